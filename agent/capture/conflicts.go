@@ -41,7 +41,7 @@ func (k Kernel) Inspect(r *Ruleset) (Findings, error) {
 			f.Remarks = append(f.Remarks, dropRemark(place(ch.Table, ch.Name), r))
 		}
 	}
-	rules, err := k.listRules()
+	rules, err := k.listRules(false)
 	if err != nil {
 		return f, err
 	}

@@ -9,5 +9,6 @@
 // to declared ports. Some ports are never captured, whatever the settings say: those of sshd,
 // of the control plane, of Consul, and of Envoy and the agent themselves.
 //
-// The package does not run Envoy, and it does not look into connections. It has no goroutines.
+// The package does not run Envoy, and it does not look into connections. It has no goroutines but
+// those of [Kernel.Watch]. Package keeper is the process that keeps a table.
 package capture

@@ -57,8 +57,9 @@ func ourTable() *nftables.Table {
 
 // present is the table of ours that the kernel has.
 type present struct {
-	chains map[string]*nftables.Chain
-	sets   map[string]*nftables.Set
+	chains  map[string]*nftables.Chain
+	sets    map[string]*nftables.Set
+	objects []*nftables.NamedObj
 }
 
 // owned returns what the kernel has of our table, or nil. It fails with [ErrForeign] if the table
@@ -81,7 +82,7 @@ func (k Kernel) owned(c *nftables.Conn) (*present, error) {
 			p.chains[ch.Name] = ch
 		}
 	}
-	list, err := k.listRules()
+	list, err := k.listRules(true)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +102,15 @@ func (k Kernel) owned(c *nftables.Conn) (*present, error) {
 	}
 	for _, s := range sets {
 		p.sets[s.Name] = s
+	}
+	objects, err := c.GetNamedObjects(ourTable())
+	if err != nil {
+		return nil, fmt.Errorf("listing the counters of table %s: %w", Table, err)
+	}
+	for _, o := range objects {
+		if named, ok := o.(*nftables.NamedObj); ok {
+			p.objects = append(p.objects, named)
+		}
 	}
 	return p, nil
 }
@@ -134,7 +144,10 @@ func (p *present) fits(r *Ruleset) bool {
 // new table in its place would let a connection through now and then: the kernel switches all
 // chains at one moment, and a packet may be past the chain that has no rules yet, and in front of
 // the one that has none any more.
-func (k Kernel) Apply(r *Ruleset) error {
+func (k Kernel) Apply(r *Ruleset) error { return k.apply(r, false) }
+
+// apply is Apply, or puts a new table in the place of one of ours.
+func (k Kernel) apply(r *Ruleset, replace bool) error {
 	c, err := k.conn()
 	if err != nil {
 		return err
@@ -144,12 +157,12 @@ func (k Kernel) Apply(r *Ruleset) error {
 		return err
 	}
 	t := ourTable()
-	if have == nil || !have.fits(r) {
+	if have == nil || replace || !have.fits(r) {
 		c.AddTable(t) // so that there is one to delete
 		c.DelTable(t)
-		c.AddTable(t)
 		have = &present{}
 	}
+	c.AddTable(t) // of one that is there it ends what another program may have set: that it sleeps
 	if err := r.change(c, t, have); err != nil {
 		return err
 	}
@@ -174,6 +187,11 @@ func (r *Ruleset) change(c *nftables.Conn, t *nftables.Table, have *present) err
 			c.DelSet(s)
 		}
 	}
+	for _, o := range have.objects {
+		if o.Type != nftables.ObjTypeCounter || !slices.Contains(r.counters, o.Name) {
+			c.DeleteObject(o)
+		}
+	}
 	for _, name := range r.counters { // one that is there goes on counting
 		c.AddObj(&nftables.NamedObj{Table: t, Name: name, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
 	}
@@ -195,7 +213,7 @@ func (r *Ruleset) change(c *nftables.Conn, t *nftables.Table, have *present) err
 	chains := map[string]*nftables.Chain{}
 	for i := range r.chains {
 		ch := r.chains[i].kernel(t)
-		if have.chains[ch.Name] == nil {
+		if have.chains[ch.Name] == nil || ch.Type != "" { // of one that is there it sets the policy
 			c.AddChain(ch)
 		}
 		chains[ch.Name] = ch
@@ -220,7 +238,7 @@ func (c *chain) kernel(t *nftables.Table) *nftables.Chain {
 	if c.kind == "" {
 		return out
 	}
-	out.Type, out.Priority = c.kind, new(nftables.ChainPriority(c.priority))
+	out.Type, out.Priority, out.Policy = c.kind, new(nftables.ChainPriority(c.priority)), new(nftables.ChainPolicyAccept)
 	switch c.hook {
 	case "output":
 		out.Hooknum = nftables.ChainHookOutput
@@ -325,9 +343,9 @@ func (k Kernel) Switch(timeout time.Duration) error {
 	return nil
 }
 
-// Confirm makes an applied table stay, in the mode of its settings. It fails with [ErrExpired]
-// if capture has ended already.
-func (k Kernel) Confirm(m Mode) error {
+// Confirm makes an applied table stay. save, which may be nil, is called when it still captures,
+// and before it stays. It fails with [ErrExpired] if capture has ended already.
+func (k Kernel) Confirm(save func() error) error {
 	st, err := k.State()
 	switch {
 	case err != nil:
@@ -337,7 +355,12 @@ func (k Kernel) Confirm(m Mode) error {
 	case !st.Capturing:
 		return ErrExpired
 	}
-	return k.Switch((&Settings{Mode: m}).timeout())
+	if save != nil {
+		if err := save(); err != nil {
+			return err
+		}
+	}
+	return k.Switch(0)
 }
 
 // drainLook is how often conntrack is read during a removal.

@@ -25,7 +25,7 @@ func TestKernelHasWhatIsPrinted(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got, want := listed(h.nft("", "list", "table", "inet", Table)), listed(r.String()); got != want {
+		if got, want := listed(h.NFT("", "list", "table", "inet", Table)), listed(r.String()); got != want {
 			t.Errorf("%s: nft lists\n%s\nprinted was\n%s", name, got, want)
 		}
 	}
@@ -54,32 +54,32 @@ func TestCaptures(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 71)
-	h.serve("out", 15001, true)
-	h.serve("in", 15006, true)
-	h.serve("app", 8080, false)
-	h.serve("ssh", 22, false)
-	h.serve("free", 9090, false)
-	h.serve("page", 15021, false)
-	peer.serve("peer", 80, false)
+	h.Serve("out", 15001, true)
+	h.Serve("in", 15006, true)
+	h.Serve("app", 8080, false)
+	h.Serve("ssh", 22, false)
+	h.Serve("free", 9090, false)
+	h.Serve("page", 15021, false)
+	peer.Serve("peer", 80, false)
 	h.capture(build(t, nil))
-	h.want(appUser, "240.240.0.7:80", "out 240.240.0.7:80")
-	h.want(appUser, "[2001:2::7]:80", "out [2001:2::7]:80")
-	h.want(appUser, "10.71.0.2:80", "peer")
-	h.want(otherUser, "10.71.0.2:80", "peer")
-	h.want(otherUser, "240.240.0.7:80", "refused")
-	h.want(otherUser, "[2001:2::7]:80", "refused")
-	h.want(proxyUser, "240.240.0.7:80", "refused")
-	h.want(otherUser, "127.0.0.1:8080", "app")
-	h.want(otherUser, "10.71.0.1:8080", "app")
-	h.want(proxyUser, "127.0.0.1:8080", "app")
-	h.want(proxyUser, "10.71.0.1:8080", "in 10.71.0.1:8080")
-	h.want(proxyUser, "[fd00:71::1]:8080", "in [fd00:71::1]:8080")
+	h.Want(appUser, "240.240.0.7:80", "out 240.240.0.7:80")
+	h.Want(appUser, "[2001:2::7]:80", "out [2001:2::7]:80")
+	h.Want(appUser, "10.71.0.2:80", "peer")
+	h.Want(otherUser, "10.71.0.2:80", "peer")
+	h.Want(otherUser, "240.240.0.7:80", "refused")
+	h.Want(otherUser, "[2001:2::7]:80", "refused")
+	h.Want(proxyUser, "240.240.0.7:80", "refused")
+	h.Want(otherUser, "127.0.0.1:8080", "app")
+	h.Want(otherUser, "10.71.0.1:8080", "app")
+	h.Want(proxyUser, "127.0.0.1:8080", "app")
+	h.Want(proxyUser, "10.71.0.1:8080", "in 10.71.0.1:8080")
+	h.Want(proxyUser, "[fd00:71::1]:8080", "in [fd00:71::1]:8080")
 	for to, want := range map[string]string{
 		"10.71.0.1:8080": "in 10.71.0.1:8080", "[fd00:71::1]:8080": "in [fd00:71::1]:8080",
 		"10.71.0.1:22": "ssh", "10.71.0.1:9090": "free", "[fd00:71::1]:9090": "free", "10.71.0.1:15021": "page",
 		"10.71.0.1:15001": "refused", "10.71.0.1:15006": "refused", "[fd00:71::1]:15001": "refused", "[fd00:71::1]:15006": "refused",
 	} {
-		peer.want(otherUser, to, want)
+		peer.Want(otherUser, to, want)
 	}
 	st, err := h.kernel().State()
 	if err != nil || !st.Present || !st.Capturing || st.Remaining != 0 || st.Draining {

@@ -66,9 +66,7 @@ func (k Kernel) Prepare(r *Ruleset) (Network, error) {
 		return n, err
 	}
 	skip := func(what string, err error) error {
-		// Hosts without IPv6 have no twin to capture.
-		if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EOPNOTSUPP) ||
-			errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EINVAL) {
+		if withoutIPv6(err) {
 			n.Skipped = append(n.Skipped, fmt.Sprintf("%s: %v: IPv6 is off on this host", what, err))
 			return nil
 		}
@@ -87,6 +85,43 @@ func (k Kernel) Prepare(r *Ruleset) (Network, error) {
 		return n, skip("address ::6 of lo", err)
 	}
 	return n, nil
+}
+
+// withoutIPv6 reports whether an IPv6 route or address was refused because IPv6 is off. Such hosts
+// have no twin to capture.
+func withoutIPv6(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EAFNOSUPPORT, syscall.ENODEV, syscall.EINVAL} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// Restore adds what is missing of what Prepare added, and says what that was. It does not list
+// the routes of the host, which may be a million.
+func (k Kernel) Restore(r *Ruleset) (added []string, err error) {
+	c, lo, err := k.rtnetlink()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = c.Close() }()
+	var errs []error
+	note := func(what string, v6 bool, err error) {
+		switch {
+		case err == nil:
+			added = append(added, what)
+		case errors.Is(err, syscall.EEXIST), v6 && withoutIPv6(err):
+		default:
+			errs = append(errs, fmt.Errorf("adding %s: %w", what, explainErrno(err)))
+		}
+	}
+	const missing = netlink.Create | netlink.Excl
+	for _, p := range r.ranges {
+		note(fmt.Sprintf("route %s to lo", p), p.Addr().Is6(), changeRoute(c, unix.RTM_NEWROUTE, missing, p, lo))
+	}
+	note("address ::6 of lo", true, changeAddress(c, unix.RTM_NEWADDR, missing, passthrough6(), lo))
+	return added, errors.Join(errs...)
 }
 
 // Withdraw removes what Prepare added, of any settings.

@@ -26,7 +26,7 @@ func TestPublishedPortsAreRefused(t *testing.T) {
 		"udp":         {"udp dport 8080 dnat to 172.17.0.2:80", false, false},
 		"everything":  {"meta l4proto tcp redirect to :3128", false, true},
 	} {
-		h.load("table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local jump DOCKER; }; chain DOCKER {; " + c.rule + "; }; }")
+		h.Load("table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local jump DOCKER; }; chain DOCKER {; " + c.rule + "; }; }")
 		f, err := h.kernel().Inspect(build(t, nil))
 		if err != nil || len(f.Refused) > 0 != c.refused || len(f.Remarks) > 0 != c.remark {
 			t.Errorf("%s: %+v %v", name, f, err)
@@ -34,7 +34,7 @@ func TestPublishedPortsAreRefused(t *testing.T) {
 		if c.refused && len(f.Refused) > 0 && !strings.Contains(f.Refused[0], "port 8080: table ip nat, chain DOCKER redirects it already") {
 			t.Errorf("%s: %q", name, f.Refused)
 		}
-		h.nft("", "delete", "table", "ip", "nat")
+		h.NFT("", "delete", "table", "ip", "nat")
 	}
 }
 
@@ -44,29 +44,29 @@ func TestFirewallsAreExplained(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 80)
-	h.serve("in", 15006, true)
-	h.serve("app", 8080, false)
-	h.load(`table inet filter {; chain input {; type filter hook input priority 0; policy drop; ct state established,related accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; tcp dport 8080 accept; }; }`)
+	h.Serve("in", 15006, true)
+	h.Serve("app", 8080, false)
+	h.Load(`table inet filter {; chain input {; type filter hook input priority 0; policy drop; ct state established,related accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; tcp dport 8080 accept; }; }`)
 	r := build(t, nil)
 	f, err := h.kernel().Inspect(r)
 	if err != nil || len(f.Refused) != 0 || len(f.Remarks) != 1 {
 		t.Fatalf("%+v %v", f, err)
 	}
 	h.capture(r)
-	if got := peer.get(otherUser, "10.80.0.1:8080"); !strings.Contains(got, "timeout") {
+	if got := peer.Get(otherUser, "10.80.0.1:8080"); !strings.Contains(got, "timeout") {
 		t.Errorf("captured behind a firewall that drops: %q", got)
 	}
 	_, rules, ok := strings.Cut(f.Remarks[0], "these rules: ")
 	if !ok {
 		t.Fatal(f.Remarks[0])
 	}
-	h.nft("add rule inet filter input meta l4proto tcp "+rules, "-f", "-")
-	peer.want(otherUser, "10.80.0.1:8080", "in 10.80.0.1:8080")
-	peer.want(otherUser, "[fd00:80::1]:8080", "in [fd00:80::1]:8080")
-	if got := peer.get(otherUser, "10.80.0.1:15006"); !strings.Contains(got, "timeout") && got != "refused" {
+	h.NFT("add rule inet filter input meta l4proto tcp "+rules, "-f", "-")
+	peer.Want(otherUser, "10.80.0.1:8080", "in 10.80.0.1:8080")
+	peer.Want(otherUser, "[fd00:80::1]:8080", "in [fd00:80::1]:8080")
+	if got := peer.Get(otherUser, "10.80.0.1:15006"); !strings.Contains(got, "timeout") && got != "refused" {
 		t.Errorf("the port of Envoy itself: %q", got)
 	}
-	h.load("table inet firewalld {; chain filter_INPUT {; type filter hook input priority 10; policy accept; ct state established,related accept; ct status dnat accept; }; }")
+	h.Load("table inet firewalld {; chain filter_INPUT {; type filter hook input priority 10; policy accept; ct state established,related accept; ct status dnat accept; }; }")
 	if f, err = h.kernel().Inspect(r); err != nil || len(f.Remarks) != 2 || !strings.Contains(strings.Join(f.Remarks, "\n"), "table inet firewalld, chain filter_INPUT looks at whether connections were redirected") {
 		t.Errorf("%+v %v", f, err)
 	}
@@ -78,11 +78,11 @@ func TestOtherTablesStayTheSame(t *testing.T) {
 	t.Parallel()
 	const times = 1000
 	h := newHost(t)
-	h.load(`table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local counter jump DOCKER; }
+	h.Load(`table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local counter jump DOCKER; }
 		chain DOCKER {; tcp dport 5000 counter dnat to 172.17.0.2:80; }; }; table inet firewalld {; set zones {; type ifname; elements = { "eth0" }; }
 		chain filter_INPUT {; type filter hook input priority 10; policy accept; ct status dnat accept; }; }
 		table inet mine {; chain output {; type nat hook output priority -105; policy accept; }; }`)
-	before := h.nft("", "-a", "list", "ruleset")
+	before := h.NFT("", "-a", "list", "ruleset")
 	k, r := h.kernel(), build(t, nil)
 	for range times {
 		_, err := k.Prepare(r)
@@ -99,7 +99,7 @@ func TestOtherTablesStayTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if after := h.nft("", "-a", "list", "ruleset"); after != before {
+	if after := h.NFT("", "-a", "list", "ruleset"); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
 }
@@ -109,24 +109,24 @@ func TestOtherTablesStayTheSame(t *testing.T) {
 func TestForeignTablesAreKept(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.load("table inet fairlead {; chain output {; type filter hook output priority 0; policy accept; counter; }; }")
-	before := h.nft("", "list", "ruleset")
+	h.Load("table inet fairlead {; chain output {; type filter hook output priority 0; policy accept; counter; }; }")
+	before := h.NFT("", "list", "ruleset")
 	k, r := h.kernel(), build(t, nil)
 	_, removed := k.Remove(t.Context(), nil, 0)
 	_, read := k.State()
-	for i, err := range []error{k.Apply(r), k.Switch(0), k.Confirm(Closed), removed, read} {
+	for i, err := range []error{k.Apply(r), k.Switch(0), k.Confirm(nil), removed, read} {
 		if !errors.Is(err, ErrForeign) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if after := h.nft("", "list", "ruleset"); after != before {
+	if after := h.NFT("", "list", "ruleset"); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
-	h.nft("", "delete", "table", "inet", Table)
+	h.NFT("", "delete", "table", "inet", Table)
 	if err := k.Apply(r); err != nil {
 		t.Fatal(err)
 	}
-	h.nft("", "flush", "table", "inet", Table)
+	h.NFT("", "flush", "table", "inet", Table)
 	if err := k.Apply(r); err != nil {
 		t.Errorf("after a flush: %v", err)
 	}

@@ -21,18 +21,20 @@ type foundRule struct {
 	status bool
 }
 
-// listRules reads the rules of all tables. The library's own reader fails as a whole for a rule
-// with "ct original", and nearly every firewall has some rule that a library does not know.
-func (k Kernel) listRules() ([]foundRule, error) {
+// listRules reads the rules of all tables, or only those of our table. The library's own reader
+// fails as a whole for a rule with "ct original", and nearly every firewall has some rule that a
+// library does not know.
+func (k Kernel) listRules(own bool) ([]foundRule, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: k.NetNS})
 	if err != nil {
 		return nil, fmt.Errorf("opening netlink: %w", err)
 	}
 	defer func() { _ = c.Close() }()
-	msgs, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: netlink.Request | netlink.Dump},
-		Data:   make([]byte, sizeNfGenMsg),
-	})
+	var of []netlink.Attribute
+	if own {
+		of = append(of, netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: []byte(Table + "\x00")})
+	}
+	msgs, err := dump(c, unix.NFT_MSG_GETRULE, own, of...)
 	if err != nil {
 		return nil, fmt.Errorf("listing the rules of the kernel: %w", explainErrno(err))
 	}

@@ -15,7 +15,8 @@ const Table = "fairlead"
 // belongs to somebody else.
 const Owner = "owner=fairlead-capture"
 
-// OpenTimeout is how long connections are captured in open mode after the last beat.
+// OpenTimeout is how long a workload's connections are captured in open mode after it was known
+// last that its Envoy is alive.
 const OpenTimeout = 10 * time.Second
 
 // natPriority puts our chains before those of Docker and of kube-proxy (-100), whichever is
@@ -86,7 +87,7 @@ type rule []statement
 // The names of sets and chains.
 const (
 	setAlive, setProxies, setExcluded, setVIPs4, setVIPs6, setNever, setLocal4, setLocal6 = "alive", "proxies", "excluded", "vips4", "vips6", "never", "local4", "local6"
-	usersOf, portsOf                                                                      = "users_", "ports_" // of the Envoy at a port
+	usersOf, portsOf, aliveOf                                                             = "users_", "ports_", "alive_" // of the Envoy at a port
 	counterOutbound, counterInbound, counterSelf, counterVIPs, counterDirect              = "outbound", "inbound", "self", "unanswered", "direct"
 	chainOutput, chainToEnvoy, chainFromProxy, chainPrerouting                            = "output", "to_envoy", "from_proxy", "prerouting"
 	chainUnanswered, chainDirect                                                          = "unanswered", "direct"

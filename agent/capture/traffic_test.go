@@ -15,6 +15,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/nethost"
 )
 
 // held is a connection that stays open.
@@ -29,7 +30,7 @@ func (h *host) hold(uid int, to string) *held {
 	h.t.Helper()
 	var c net.Conn
 	var err error
-	h.as(uid, func() {
+	h.As(uid, func() {
 		d := net.Dialer{Timeout: envoytest.Patience}
 		c, err = d.DialContext(h.t.Context(), "tcp", to)
 	})
@@ -68,10 +69,10 @@ func TestFirstRulesBreakNoConnection(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 72)
-	h.serve("app", 8080, false)
-	h.serve("out", 15001, true)
-	h.serve("in", 15006, true)
-	peer.serve("peer", 80, false)
+	h.Serve("app", 8080, false)
+	h.Serve("out", 15001, true)
+	h.Serve("in", 15006, true)
+	peer.Serve("peer", 80, false)
 	var open []*held
 	for range 20 {
 		open = append(open, h.hold(appUser, "10.72.0.2:80"), h.hold(appUser, "[fd00:72::2]:80"), peer.hold(otherUser, "10.72.0.1:8080"), peer.hold(otherUser, "[fd00:72::1]:8080"))
@@ -82,8 +83,8 @@ func TestFirstRulesBreakNoConnection(t *testing.T) {
 			t.Errorf("connection %d: %v", i, err)
 		}
 	}
-	h.want(appUser, "10.72.0.2:80", "out 10.72.0.2:80")
-	peer.want(otherUser, "10.72.0.1:8080", "in 10.72.0.1:8080")
+	h.Want(appUser, "10.72.0.2:80", "out 10.72.0.2:80")
+	peer.Want(otherUser, "10.72.0.1:8080", "in 10.72.0.1:8080")
 	for i, c := range open {
 		if err := c.echo(); err != nil {
 			t.Errorf("connection %d: %v", i, err)
@@ -98,10 +99,10 @@ func TestReplacementsLeakNothing(t *testing.T) {
 	const replacements = 137
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 73)
-	h.serve("out", 15001, true)
-	h.serve("in", 15006, true)
-	h.serve("app", 8080, false)
-	peer.serve("peer", 80, false)
+	h.Serve("out", 15001, true)
+	h.Serve("in", 15006, true)
+	h.Serve("app", 8080, false)
+	peer.Serve("peer", 80, false)
 	one, two := build(t, all), build(t, func(s *Settings) { all(s); s.Workloads[0].Ports = []uint16{8080, 9090} })
 	h.capture(one)
 	var through, bad atomic.Int64
@@ -115,9 +116,9 @@ func TestReplacementsLeakNothing(t *testing.T) {
 		{h, "10.73.0.2:80", "out "}, {h, "[fd00:73::2]:80", "out "}, {peer, "10.73.0.1:8080", "in "}, {peer, "[fd00:73::1]:8080", "in "},
 	} {
 		group.Go(func() {
-			c.from.as(appUser, func() {
+			c.from.As(appUser, func() {
 				for ctx.Err() == nil {
-					answer, err := call(t.Context(), c.to)
+					answer, err := nethost.Call(t.Context(), c.to)
 					if err != nil || !strings.HasPrefix(answer, c.want) {
 						bad.Add(1)
 						t.Errorf("%s: %q %v", c.to, answer, err)
@@ -155,10 +156,10 @@ func TestRemovalCutsNothingOff(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 74)
-	h.serve("out", 15001, true)
-	h.serve("in", 15006, true)
-	h.serve("app", 8080, false)
-	peer.serve("peer", 80, false)
+	h.Serve("out", 15001, true)
+	h.Serve("in", 15006, true)
+	h.Serve("app", 8080, false)
+	peer.Serve("peer", 80, false)
 	r := build(t, all)
 	h.capture(r)
 	open := []*held{h.hold(appUser, "10.74.0.2:80"), h.hold(appUser, "[fd00:74::2]:80"), peer.hold(otherUser, "10.74.0.1:8080"), peer.hold(otherUser, "[fd00:74::1]:8080")}
@@ -183,8 +184,8 @@ func TestRemovalCutsNothingOff(t *testing.T) {
 		}
 		return err
 	})
-	h.want(appUser, "10.74.0.2:80", "peer")
-	peer.want(otherUser, "10.74.0.1:8080", "app")
+	h.Want(appUser, "10.74.0.2:80", "peer")
+	peer.Want(otherUser, "10.74.0.1:8080", "app")
 	for i, c := range open {
 		if err := c.echo(); err != nil {
 			t.Errorf("connection %d: %v", i, err)
@@ -202,7 +203,7 @@ func TestRemovalCutsNothingOff(t *testing.T) {
 	if err := h.kernel().Withdraw(); err != nil {
 		t.Error(err)
 	}
-	if left := h.nft("", "list", "ruleset") + h.ip("route", "show", "table", "main", "dev", "lo") + h.ip("-6", "route", "show", "table", "main", "dev", "lo"); strings.TrimSpace(left) != "" {
+	if left := h.NFT("", "list", "ruleset") + h.IP("route", "show", "table", "main", "dev", "lo") + h.IP("-6", "route", "show", "table", "main", "dev", "lo"); strings.TrimSpace(left) != "" {
 		t.Errorf("left behind: %s", left)
 	}
 	// A second removal finds nothing.
@@ -216,8 +217,8 @@ func TestRemovalIsBounded(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 75)
-	h.serve("out", 15001, true)
-	peer.serve("peer", 80, false)
+	h.Serve("out", 15001, true)
+	peer.Serve("peer", 80, false)
 	r := build(t, all)
 	h.capture(r)
 	h.hold(appUser, "10.75.0.2:80")
@@ -235,8 +236,8 @@ func TestUnconfirmedTablesExpire(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 76)
-	h.serve("out", 15001, true)
-	peer.serve("peer", 80, false)
+	h.Serve("out", 15001, true)
+	peer.Serve("peer", 80, false)
 	r := build(t, all)
 	h.capture(r.With(2 * time.Second)) // long enough for the next line
 	open := h.hold(appUser, "10.76.0.2:80")
@@ -244,7 +245,7 @@ func TestUnconfirmedTablesExpire(t *testing.T) {
 		t.Errorf("not captured: %q", open.first)
 	}
 	envoytest.Eventually(t, envoytest.Patience, func() error {
-		if got := h.get(appUser, "10.76.0.2:80"); got != "peer" {
+		if got := h.Get(appUser, "10.76.0.2:80"); got != "peer" {
 			return fmt.Errorf("answer %q", got)
 		}
 		return nil
@@ -252,14 +253,14 @@ func TestUnconfirmedTablesExpire(t *testing.T) {
 	if err := open.echo(); err != nil {
 		t.Errorf("the captured connection: %v", err)
 	}
-	if err := h.kernel().Confirm(Closed); !errors.Is(err, ErrExpired) {
+	if err := h.kernel().Confirm(nil); !errors.Is(err, ErrExpired) {
 		t.Errorf("confirmed too late: %v", err)
 	}
 	if st, err := h.kernel().State(); err != nil || !st.Present || st.Capturing {
 		t.Errorf("%+v %v", st, err)
 	}
 	h.capture(r.With(time.Hour))
-	if err := h.kernel().Confirm(Closed); err != nil {
+	if err := h.kernel().Confirm(nil); err != nil {
 		t.Error(err)
 	}
 	if st, err := h.kernel().State(); err != nil || !st.Capturing || st.Remaining != 0 {
@@ -273,8 +274,8 @@ func TestBeatsExtend(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 77)
-	h.serve("out", 15001, true)
-	peer.serve("peer", 80, false)
+	h.Serve("out", 15001, true)
+	peer.Serve("peer", 80, false)
 	if err := h.kernel().Switch(time.Second); !errors.Is(err, ErrNoTable) {
 		t.Errorf("without a table: %v", err)
 	}
@@ -284,18 +285,18 @@ func TestBeatsExtend(t *testing.T) {
 		if err := h.kernel().Switch(OpenTimeout); err != nil {
 			t.Fatal(err)
 		}
-		h.want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
+		h.Want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
 	}
 	st, err := h.kernel().State()
 	if err != nil || st.Remaining <= 0 || st.Remaining > OpenTimeout {
 		t.Errorf("%+v %v", st, err)
 	}
-	h.nft("", "flush", "set", "inet", Table, setAlive)
-	h.want(appUser, "10.77.0.2:80", "peer")
+	h.NFT("", "flush", "set", "inet", Table, setAlive)
+	h.Want(appUser, "10.77.0.2:80", "peer")
 	if err := h.kernel().Switch(OpenTimeout); err != nil {
 		t.Error(err)
 	}
-	h.want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
+	h.Want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
 }
 
 // TestForwardedTrafficIsLeftAlone: a container's connection to a captured port of another host is
@@ -305,18 +306,18 @@ func TestForwardedTrafficIsLeftAlone(t *testing.T) {
 	h, peer, container := newHost(t), newHost(t), newHost(t)
 	link(h, peer, 78)
 	link(h, container, 79)
-	run(t, program(t, "ip"), "netns", "exec", h.name, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
-	container.ip("route", "add", "default", "via", "10.79.0.1")
-	container.ip("-6", "route", "add", "default", "via", "fd00:79::1")
-	peer.ip("route", "add", "default", "via", "10.78.0.1")
-	peer.ip("-6", "route", "add", "default", "via", "fd00:78::1")
-	h.serve("in", 15006, true)
-	h.serve("app", 8080, false)
-	peer.serve("peer", 8080, false)
+	nethost.Run(t, nethost.Program(t, "ip"), "netns", "exec", h.Name, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+	container.IP("route", "add", "default", "via", "10.79.0.1")
+	container.IP("-6", "route", "add", "default", "via", "fd00:79::1")
+	peer.IP("route", "add", "default", "via", "10.78.0.1")
+	peer.IP("-6", "route", "add", "default", "via", "fd00:78::1")
+	h.Serve("in", 15006, true)
+	h.Serve("app", 8080, false)
+	peer.Serve("peer", 8080, false)
 	h.capture(build(t, nil))
-	container.want(otherUser, "10.78.0.2:8080", "peer")
-	container.want(otherUser, "[fd00:78::2]:8080", "peer")
-	container.want(otherUser, "10.79.0.1:8080", "in 10.79.0.1:8080") // the host's own
+	container.Want(otherUser, "10.78.0.2:8080", "peer")
+	container.Want(otherUser, "[fd00:78::2]:8080", "peer")
+	container.Want(otherUser, "10.79.0.1:8080", "in 10.79.0.1:8080") // the host's own
 }
 
 // TestFailedApplyLeavesTheTable: a table that the kernel refuses changes nothing.
@@ -326,13 +327,13 @@ func TestFailedApplyLeavesTheTable(t *testing.T) {
 	if err := h.kernel().Apply(build(t, nil)); err != nil {
 		t.Fatal(err)
 	}
-	before := h.nft("", "-a", "list", "ruleset")
+	before := h.NFT("", "-a", "list", "ruleset")
 	bad := build(t, nil)
 	bad.chains = append(bad.chains, chain{name: "bad", kind: nftables.ChainTypeNAT, hook: "output", priority: -300, rules: []rule{{verdict{kind: accept}}}})
 	if err := h.kernel().Apply(bad); err == nil { // conntrack comes after a chain of NAT at that priority
 		t.Fatal("the kernel takes it")
 	}
-	if after := h.nft("", "-a", "list", "ruleset"); after != before {
+	if after := h.NFT("", "-a", "list", "ruleset"); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
 }
@@ -341,8 +342,8 @@ func TestFailedApplyLeavesTheTable(t *testing.T) {
 func TestHostsWithoutIPv6(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	run(t, program(t, "ip"), "netns", "exec", h.name, "sh", "-c", "for f in all default lo; do echo 1 >/proc/sys/net/ipv6/conf/$f/disable_ipv6; done")
-	h.serve("out", 15001, true)
+	nethost.Run(t, nethost.Program(t, "ip"), "netns", "exec", h.Name, "sh", "-c", "for f in all default lo; do echo 1 >/proc/sys/net/ipv6/conf/$f/disable_ipv6; done")
+	h.Serve("out", 15001, true)
 	r := build(t, nil)
 	n, err := h.kernel().Prepare(r)
 	if err != nil || len(n.Skipped) != 2 || !strings.Contains(n.Skipped[0], "IPv6 is off on this host") {
@@ -351,7 +352,7 @@ func TestHostsWithoutIPv6(t *testing.T) {
 	if err := h.kernel().Apply(r); err != nil {
 		t.Fatal(err)
 	}
-	h.want(appUser, "240.240.1.1:80", "out 240.240.1.1:80")
+	h.Want(appUser, "240.240.1.1:80", "out 240.240.1.1:80")
 	if err := h.kernel().Withdraw(); err != nil {
 		t.Error(err)
 	}
@@ -361,12 +362,12 @@ func TestHostsWithoutIPv6(t *testing.T) {
 func TestHostsWithoutAnAddress(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.serve("out", 15001, true)
+	h.Serve("out", 15001, true)
 	h.capture(build(t, nil))
-	h.want(appUser, "240.240.1.1:80", "out 240.240.1.1:80")
-	h.want(appUser, "[2001:2::1]:80", "out [2001:2::1]:80")
-	h.want(otherUser, "240.240.1.1:80", "refused")
-	h.want(otherUser, "[2001:2::1]:80", "refused")
+	h.Want(appUser, "240.240.1.1:80", "out 240.240.1.1:80")
+	h.Want(appUser, "[2001:2::1]:80", "out [2001:2::1]:80")
+	h.Want(otherUser, "240.240.1.1:80", "refused")
+	h.Want(otherUser, "[2001:2::1]:80", "refused")
 }
 
 // TestRangesInUseAreRefused: a range that the host has another route to would be cut off.
@@ -374,7 +375,7 @@ func TestRangesInUseAreRefused(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 81)
-	h.ip("route", "add", "240.240.9.0/24", "via", "10.81.0.2")
+	h.IP("route", "add", "240.240.9.0/24", "via", "10.81.0.2")
 	if _, err := h.kernel().Prepare(build(t, nil)); err == nil || !strings.Contains(err.Error(), "the host has a route to 240.240.9.0/24") {
 		t.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,13 +24,22 @@ type Config struct {
 	// UID is the only user whose processes may connect. The socket file becomes
 	// theirs where the agent may give it away.
 	UID uint32
+	// Allowed reports whether processes of a user may connect; then the file stays the process's,
+	// and its group may connect, too. nil means UID alone.
+	Allowed func(uid uint32) bool
 	// Guard limits the connections that have not shown its token; nil means no limit.
 	Guard *Guard
 }
 
 // Listen opens the socket, see [unixsocket.Listen]. Its file is made again if it is removed.
 func Listen(ctx context.Context, c Config) (net.Listener, error) {
-	l, err := unixsocket.Listen(ctx, unixsocket.Config{Logger: c.Logger, Path: c.Path, Mode: 0o600, UID: c.UID})
+	file := unixsocket.Config{Logger: c.Logger, Path: c.Path, Mode: 0o600, UID: c.UID}
+	if c.Allowed == nil {
+		c.Allowed = func(uid uint32) bool { return uid == c.UID }
+	} else {
+		file.Mode, file.UID = 0o660, uint32(os.Geteuid())
+	}
+	l, err := unixsocket.Listen(ctx, file)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +65,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		cred, err := caller(conn)
-		if err == nil && cred.Uid == l.c.UID {
+		if err == nil && l.c.Allowed(cred.Uid) {
 			return conn, nil
 		}
 		l.refuse(cred, err)

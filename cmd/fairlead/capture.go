@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +22,7 @@ import (
 )
 
 // captureFlags are those of several commands of capture.
-type captureFlags struct{ file, stateDir string }
+type captureFlags struct{ file, stateDir, runDir string }
 
 func newCapture() *cobra.Command {
 	cmd := &cobra.Command{
@@ -38,7 +36,7 @@ The ports of sshd, of the control plane, of Consul, and of Envoy and the agent a
 agent of the host has to run with --capture.`,
 		Args: noArgs,
 	}
-	cmd.AddCommand(newCapturePlan(), newCaptureApply(), newCaptureConfirm(), newCaptureRemove(), newCaptureStatus())
+	cmd.AddCommand(newCapturePlan(), newCaptureApply(), newCaptureConfirm(), newCaptureRemove(), newCaptureRun(), newCaptureStatus())
 	return cmd
 }
 
@@ -59,7 +57,7 @@ type prepared struct {
 
 // prepare reads the settings and looks at the host. What is wrong with the settings is printed.
 func (f *captureFlags) prepare(cmd *cobra.Command) (*prepared, error) {
-	content, err := durable.ReadFile(f.file, capture.MaxFile)
+	content, err := durable.ReadTrusted(f.file, capture.MaxFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the settings of capture: %w", err)
 	}
@@ -176,7 +174,8 @@ func newCaptureApply() *cobra.Command {
 		Short: "Load the table for a minute, until it is confirmed",
 		Long: `Loads the table in one transaction. Connections that exist go on. If nobody runs "fairlead capture
 confirm" in time, the kernel itself stops capturing new connections, so that a mistake cannot lock you
-out of the host; a table that was confirmed before is replaced, and does not come back then.
+out of the host. If a table was confirmed before and fairlead-capture.service runs, that one comes back
+then; without the service nothing is captured.
 
 If the table cannot be loaded, the one before stays.
 
@@ -201,7 +200,7 @@ run.`,
 		if len(p.findings.Refused) > 0 {
 			return errInvalid
 		}
-		unlock, err := f.lock()
+		unlock, err := f.lock(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -242,16 +241,34 @@ func (p *prepared) apply(cmd *cobra.Command, stateDir string, within time.Durati
 	return nil
 }
 
-// lock has the commands that change something run one at a time.
-func (f *captureFlags) lock() (func(), error) {
+// lockPatience is how long a command waits for another one, or for the service, which has the lock
+// for some milliseconds.
+const lockPatience = 5 * time.Second
+
+// lock has the commands that change something run one at a time, and not while the service
+// changes something.
+func (f *captureFlags) lock(ctx context.Context) (func(), error) {
 	if err := durable.MakeDir(f.stateDir); err != nil {
 		return nil, err
 	}
-	l, err := durable.Lock(filepath.Join(f.stateDir, "lock"))
-	if err != nil {
-		return nil, err
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		l, err := durable.Lock(filepath.Join(f.stateDir, "lock"))
+		if err == nil {
+			return func() { _ = l.Close() }, nil
+		}
+		if !errors.Is(err, durable.ErrLocked) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("another command changes the capture of this host: %w", err)
+		case <-tick.C:
+		}
 	}
-	return func() { _ = l.Close() }, nil
 }
 
 func newCaptureConfirm() *cobra.Command {
@@ -267,28 +284,25 @@ Exit code 0: confirmed; 1: there is nothing to confirm, or the time is over; 2: 
 	}
 	f.bindState(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		unlock, err := f.lock()
+		unlock, err := f.lock(cmd.Context())
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		saved, err := capture.LoadPending(f.stateDir)
+		_, err = capture.LoadPending(f.stateDir)
 		if errors.Is(err, fs.ErrNotExist) {
-			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "nothing to confirm: run `fairlead capture apply` first")
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "nothing to confirm: run `fairlead capture apply` first; what is not confirmed in time is undone")
 			return errInvalid
 		}
 		if err != nil {
 			return err
 		}
-		err = capture.Kernel{}.Confirm(saved.Settings.Mode)
+		err = capture.Kernel{}.Confirm(func() error { return capture.SaveConfirmed(f.stateDir) })
 		if errors.Is(err, capture.ErrExpired) || errors.Is(err, capture.ErrNoTable) {
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%v: run `fairlead capture apply` again\n", err)
 			return errInvalid
 		}
 		if err != nil {
-			return err
-		}
-		if err := capture.SaveConfirmed(f.stateDir); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintln(cmd.OutOrStdout(), "confirmed")
@@ -318,12 +332,12 @@ Exit code 0: removed, or there was nothing; 2: could not run.`,
 			return err
 		}
 		defer untilSignal(cmd)()
-		unlock, err := f.lock()
+		unlock, err := f.lock(cmd.Context())
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		envoys, err := f.savedEnvoys()
+		envoys, err := capture.Retire(f.stateDir) // the service lets it go
 		if err != nil {
 			return err
 		}
@@ -339,81 +353,4 @@ Exit code 0: removed, or there was nothing; 2: could not run.`,
 		return nil
 	}
 	return cmd
-}
-
-// savedEnvoys are the ports of the Envoys in what was saved, or the usual ones.
-func (f *captureFlags) savedEnvoys() ([]uint16, error) {
-	out := []uint16{15001, 15006}
-	for _, load := range []func(string) (*capture.Saved, error){capture.LoadPending, capture.LoadConfirmed} {
-		saved, err := load(f.stateDir)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for i := range saved.Settings.Workloads {
-			out = append(out, saved.Settings.Workloads[i].OutboundPort, saved.Settings.Workloads[i].InboundPort)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
-}
-
-func newCaptureStatus() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show whether new connections are captured, and how many were",
-		Long: `Reads the table of the kernel.
-
-Exit code 0: new connections are captured; 1: they go directly; 2: could not run.`,
-		Example: "  fairlead capture status\n  fairlead capture status -o json",
-		Args:    noArgs,
-	}
-	outputFlag(cmd, &output)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		st, err := capture.Kernel{}.State()
-		if err != nil {
-			return err
-		}
-		if output == "json" {
-			if err := json.NewEncoder(cmd.OutOrStdout()).Encode(st); err != nil {
-				return err
-			}
-		} else {
-			writeCaptureState(cmd.OutOrStdout(), st)
-		}
-		if !st.Capturing {
-			return errInvalid
-		}
-		return nil
-	}
-	return cmd
-}
-
-func writeCaptureState(w io.Writer, st capture.State) {
-	switch {
-	case !st.Present:
-		_, _ = fmt.Fprintln(w, "there is no table: nothing is captured")
-	case st.Draining:
-		_, _ = fmt.Fprintln(w, "draining: new connections go directly; `fairlead capture remove` ends it")
-	case !st.Capturing:
-		_, _ = fmt.Fprintln(w, "expired: new connections go directly: it was not confirmed in time, or in open mode nothing beats")
-	case st.Remaining > 0:
-		_, _ = fmt.Fprintf(w, "capturing, for another %s\n", st.Remaining.Round(time.Second))
-	default:
-		_, _ = fmt.Fprintln(w, "capturing")
-	}
-	for _, c := range []struct{ name, what string }{
-		{"outbound", "connections of this host to mesh addresses, those of other users included"},
-		{"inbound", "connections to this host, those to other ports included"},
-		{"self", "connections of Envoys to this host, those to other ports included"},
-		{"unanswered", "packets to virtual addresses that were refused, as they were not captured"},
-		{"direct", "connections to the ports of Envoy itself that were refused"},
-	} {
-		if n, ok := st.Counts[c.name]; ok {
-			_, _ = fmt.Fprintf(w, "%-12s %d %s\n", c.name, n, c.what)
-		}
-	}
 }
