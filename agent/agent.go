@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/agent/capture/beat"
 	"github.com/fairlead/fairlead/agent/health"
 	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/metrics"
@@ -57,6 +58,10 @@ type Config struct {
 	// Capture says that connections come to Envoy by packet capture: INTERCEPTION_MODE is
 	// REDIRECT. A gateway has none.
 	Capture bool
+	// CaptureSocket is the socket of the capture service, where the agent reports that its Envoy is
+	// alive, and CapturePort the outbound port of its Envoy there; empty means that it reports nothing.
+	CaptureSocket string
+	CapturePort   uint16
 	// Names takes what the agent answers to DNS queries; nil means that it answers none. A gateway
 	// answers none.
 	Names relay.NameTable
@@ -288,6 +293,10 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error { return p.relay.Run(services) })
 	group.Go(func() error { return p.metrics.Run(services) })
 	group.Go(func() error { return p.logs.Run(services) })
+	if a.c.Capture && a.c.CaptureSocket != "" {
+		client := beat.Client{Logger: a.log, Path: a.c.CaptureSocket, Port: a.c.CapturePort, Alive: a.envoyAnswers}
+		group.Go(func() error { return client.Run(services) })
+	}
 	if p.checker != nil {
 		group.Go(func() error { return p.checker.Run(services) })
 	} else {

@@ -35,6 +35,18 @@ func (r envoyReadiness) Ready(ctx context.Context) error {
 	return err
 }
 
+// envoyAnswers is nil if an Envoy runs, has its configuration and answers. It depends on nothing
+// that the agent does with configuration.
+func (a *Agent) envoyAnswers(ctx context.Context) error {
+	a.mu.Lock()
+	admin, process := a.admin, a.proxy
+	a.mu.Unlock()
+	if admin == nil || process == nil || process.Status().PID == 0 {
+		return errors.New("Envoy is not running")
+	}
+	return envoyReadiness{a}.Ready(ctx)
+}
+
 // live reports whether an Envoy runs, and has accepted its first configuration.
 func live(s *Status) bool {
 	if s.Envoy.PID == 0 || s.Relay == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -39,6 +40,9 @@ type State struct {
 	Capturing bool `json:"capturing"`
 	// Remaining is how long they will be, without a beat or a confirmation; 0 means for ever.
 	Remaining time.Duration `json:"remaining,omitempty"`
+	// Envoys has, in open mode, for how long the connections of each workload are captured unless
+	// its Envoy is reported as alive once more, by outbound port; 0 means that they go directly.
+	Envoys map[uint16]time.Duration `json:"envoys,omitempty"`
 	// Counts are connections by counter.
 	Counts map[string]uint64 `json:"counts,omitempty"`
 }
@@ -299,16 +303,27 @@ func (k Kernel) State() (State, error) {
 	for _, e := range elements {
 		st.Capturing, st.Remaining = true, e.Expires
 	}
-	objs, err := c.GetNamedObjects(ourTable())
-	if err != nil {
-		return st, fmt.Errorf("listing the counters of table %s: %w", Table, err)
+	for name, s := range have.sets {
+		port, ok := alivePort(name)
+		if !ok {
+			continue
+		}
+		elements, err := c.GetSetElements(s)
+		if err != nil {
+			return st, fmt.Errorf("listing the elements of set %s: %w", name, err)
+		}
+		if st.Envoys == nil {
+			st.Envoys = map[uint16]time.Duration{}
+		}
+		st.Envoys[port] = 0
+		for _, e := range elements {
+			st.Envoys[port] = e.Expires
+		}
 	}
 	st.Counts = map[string]uint64{}
-	for _, o := range objs {
-		if named, ok := o.(*nftables.NamedObj); ok {
-			if n, ok := named.Obj.(*expr.Counter); ok {
-				st.Counts[named.Name] = n.Packets
-			}
+	for _, o := range have.objects {
+		if n, ok := o.Obj.(*expr.Counter); ok {
+			st.Counts[o.Name] = n.Packets
 		}
 	}
 	return st, nil
@@ -317,25 +332,43 @@ func (k Kernel) State() (State, error) {
 // Switch has new connections captured for a time from now on; 0 means for ever. One transaction
 // replaces the element that switches capture on: to add it once more would not extend its time.
 func (k Kernel) Switch(timeout time.Duration) error {
+	return k.extend(map[string]time.Duration{setAlive: timeout})
+}
+
+// Beat has new connections of workloads captured for a time from now on, in open mode, by their
+// outbound ports. Times are above 0. It fails with [ErrNoTable] for a workload that the table does
+// not have.
+func (k Kernel) Beat(of map[uint16]time.Duration) error {
+	sets := map[string]time.Duration{}
+	for port, timeout := range of {
+		sets[aliveOf+portText(port)] = timeout
+	}
+	return k.extend(sets)
+}
+
+// extend replaces the elements of sets with timeouts, in one transaction.
+func (k Kernel) extend(sets map[string]time.Duration) error {
 	c, err := k.conn()
 	if err != nil {
 		return err
 	}
 	have, err := k.owned(c)
-	if err == nil && (have == nil || have.sets[setAlive] == nil) {
-		err = ErrNoTable
-	}
 	if err != nil {
 		return err
 	}
-	s := &nftables.Set{Table: ourTable(), Name: setAlive, KeyType: nftables.TypeInetProto, HasTimeout: true}
-	element := func(d time.Duration) []nftables.SetElement {
-		return []nftables.SetElement{{Key: keyBytes(keyProto, tcp), Timeout: d}}
-	}
-	// It may be there or not: after the first step it is.
-	err = errors.Join(c.SetAddElements(s, element(timeout)), c.SetDeleteElements(s, element(0)), c.SetAddElements(s, element(timeout)))
-	if err != nil {
-		return fmt.Errorf("switching capture on: %w", err)
+	for _, name := range slices.Sorted(maps.Keys(sets)) {
+		if have == nil || have.sets[name] == nil {
+			return ErrNoTable
+		}
+		s := &nftables.Set{Table: ourTable(), Name: name, KeyType: nftables.TypeInetProto, HasTimeout: true}
+		element := func(d time.Duration) []nftables.SetElement {
+			return []nftables.SetElement{{Key: keyBytes(keyProto, tcp), Timeout: d}}
+		}
+		// It may be there or not: after the first step it is.
+		err = errors.Join(c.SetAddElements(s, element(sets[name])), c.SetDeleteElements(s, element(0)), c.SetAddElements(s, element(sets[name])))
+		if err != nil {
+			return fmt.Errorf("switching capture on: %w", err)
+		}
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("switching capture on: %w", explainErrno(err))

@@ -3,6 +3,8 @@ package capture
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -146,7 +148,7 @@ func (s *Settings) sets(f *Facts, r *Ruleset) []set {
 		}
 	}
 	out := []set{
-		{name: setAlive, key: keyProto, timeouts: true, comment: Owner, intervals: []interval{{tcp, tcp}}, timeout: s.timeout()},
+		{name: setAlive, key: keyProto, timeouts: true, comment: Owner, intervals: []interval{{tcp, tcp}}},
 		{name: setProxies, key: keyUID, intervals: singles(s.Proxies)},
 		{name: setExcluded, key: keyUID, intervals: singles(s.ExcludeUsers)},
 		{name: setVIPs4, key: keyIP4, prefixes: v4},
@@ -156,6 +158,9 @@ func (s *Settings) sets(f *Facts, r *Ruleset) []set {
 		w := &s.Workloads[i]
 		out = append(out, set{name: usersOf + portText(w.OutboundPort), key: keyUID, intervals: s.users(w)},
 			set{name: portsOf + portText(w.InboundPort), key: keyPort, intervals: s.ports(w, f)})
+		if s.Mode == Open { // nobody has said yet that the Envoy is alive
+			out = append(out, set{name: aliveOf + portText(w.OutboundPort), key: keyProto, timeouts: true})
+		}
 	}
 	if s.Outbound == OutboundVIP {
 		return out
@@ -173,12 +178,12 @@ func (s *Settings) sets(f *Facts, r *Ruleset) []set {
 		set{name: setLocal6, key: keyIP6, prefixes: local6})
 }
 
-// timeout is that of the element that switches capture on.
-func (s *Settings) timeout() time.Duration {
-	if s.Mode == Open {
-		return OpenTimeout
+// whileAlive are the matches for connections of a workload: in open mode, that its Envoy is alive.
+func (s *Settings) whileAlive(w *Workload) rule {
+	if s.Mode != Open {
+		return nil
 	}
-	return 0
+	return rule{lookup{field: fieldL4Proto, set: aliveOf + portText(w.OutboundPort)}}
 }
 
 // users are those whose connections go to the Envoy of a workload.
@@ -228,8 +233,9 @@ func (s *Settings) output() chain {
 func (s *Settings) toEnvoy() chain {
 	c := chain{name: chainToEnvoy}
 	for i := range s.Workloads {
-		port := s.Workloads[i].OutboundPort
-		c.rules = append(c.rules, rule{l4proto{}, lookup{field: fieldUID, set: usersOf + portText(port)}, counter(counterOutbound), redirect(port)})
+		w := &s.Workloads[i]
+		c.rules = append(c.rules, slices.Concat(rule{l4proto{}}, s.whileAlive(w),
+			rule{lookup{field: fieldUID, set: usersOf + portText(w.OutboundPort)}, counter(counterOutbound), redirect(w.OutboundPort)}))
 	}
 	return c
 }
@@ -238,8 +244,8 @@ func (s *Settings) toEnvoy() chain {
 func (s *Settings) toInbound(count counter) []rule {
 	var out []rule
 	for i := range s.Workloads {
-		port := s.Workloads[i].InboundPort
-		out = append(out, rule{lookup{field: fieldPort, set: portsOf + portText(port)}, count, redirect(port)})
+		w := &s.Workloads[i]
+		out = append(out, slices.Concat(s.whileAlive(w), rule{lookup{field: fieldPort, set: portsOf + portText(w.InboundPort)}, count, redirect(w.InboundPort)}))
 	}
 	return out
 }
@@ -309,6 +315,31 @@ func (r *Ruleset) With(timeout time.Duration) *Ruleset {
 		a.timeout = timeout
 	}
 	return &out
+}
+
+// Alive returns the table with what is known of the Envoys in open mode: left is for how long the
+// connections of the workload with this outbound port are still captured, unless its Envoy is
+// reported as alive once more; 0 means that they go directly.
+func (r *Ruleset) Alive(left func(port uint16) time.Duration) *Ruleset {
+	out := *r
+	out.sets = slices.Clone(r.sets)
+	for i := range out.sets {
+		s := &out.sets[i]
+		if port, ok := alivePort(s.name); ok {
+			s.intervals, s.timeout = nil, max(left(port), 0)
+			if s.timeout > 0 {
+				s.intervals = []interval{{tcp, tcp}}
+			}
+		}
+	}
+	return &out
+}
+
+// alivePort is the outbound port of the workload that a set of open mode is about.
+func alivePort(set string) (uint16, bool) {
+	text, ok := strings.CutPrefix(set, aliveOf)
+	port, err := strconv.ParseUint(text, 10, 16)
+	return uint16(port), ok && err == nil
 }
 
 // Ranges are the virtual addresses, which the host needs routes for.

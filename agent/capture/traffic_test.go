@@ -268,35 +268,72 @@ func TestUnconfirmedTablesExpire(t *testing.T) {
 	}
 }
 
-// TestBeatsExtend: a beat replaces the element that switches capture on, also where its time is
-// over; connections of the meantime are captured throughout.
+// TestBeatsExtend: in open mode connections are captured while the Envoy of their workload is
+// reported as alive; another workload's Envoy may be dead meanwhile.
 func TestBeatsExtend(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 77)
 	h.Serve("out", 15001, true)
+	h.Serve("in", 15006, true)
+	h.Serve("app", 8080, false)
+	h.Serve("out2", 15011, true)
 	peer.Serve("peer", 80, false)
+	beat := func(ports ...uint16) {
+		t.Helper()
+		of := map[uint16]time.Duration{}
+		for _, p := range ports {
+			of[p] = OpenTimeout
+		}
+		if err := h.kernel().Beat(of); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := h.kernel().Switch(time.Second); !errors.Is(err, ErrNoTable) {
 		t.Errorf("without a table: %v", err)
 	}
-	r := build(t, func(s *Settings) { all(s); s.Mode = Open })
+	h.capture(build(t, all))
+	if err := h.kernel().Beat(map[uint16]time.Duration{15001: OpenTimeout}); !errors.Is(err, ErrNoTable) {
+		t.Errorf("in closed mode: %v", err)
+	}
+	r := build(t, func(s *Settings) {
+		all(s)
+		s.Mode = Open
+		s.Workloads = append(s.Workloads, Workload{Name: "db", Users: []uint32{otherUser}, OutboundPort: 15011, InboundPort: 15016})
+	})
 	h.capture(r)
+	h.Want(appUser, "10.77.0.2:80", "peer")
+	h.Want(appUser, "240.240.0.7:80", "refused") // nobody answers there but Envoy
+	peer.Want(otherUser, "10.77.0.1:8080", "app")
 	for range 40 {
-		if err := h.kernel().Switch(OpenTimeout); err != nil {
-			t.Fatal(err)
-		}
+		beat(15001)
 		h.Want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
 	}
+	h.Want(appUser, "240.240.0.7:80", "out 240.240.0.7:80")
+	peer.Want(otherUser, "10.77.0.1:8080", "in 10.77.0.1:8080")
+	h.Want(otherUser, "10.77.0.2:80", "peer")
+	beat(15011)
+	h.Want(otherUser, "10.77.0.2:80", "out2 10.77.0.2:80")
 	st, err := h.kernel().State()
-	if err != nil || st.Remaining <= 0 || st.Remaining > OpenTimeout {
+	if err != nil || !st.Capturing || st.Remaining != 0 || len(st.Envoys) != 2 || st.Envoys[15001] <= 0 || st.Envoys[15001] > OpenTimeout {
 		t.Errorf("%+v %v", st, err)
 	}
-	h.NFT("", "flush", "set", "inet", Table, setAlive)
+	// A table that replaces another one keeps what is known.
+	h.capture(r.Alive(func(port uint16) time.Duration { return st.Envoys[port] }))
+	h.Want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
+	h.NFT("", "flush", "set", "inet", Table, aliveOf+"15001")
 	h.Want(appUser, "10.77.0.2:80", "peer")
-	if err := h.kernel().Switch(OpenTimeout); err != nil {
+	peer.Want(otherUser, "10.77.0.1:8080", "app")
+	h.Want(otherUser, "10.77.0.2:80", "out2 10.77.0.2:80")
+	if err := h.kernel().Beat(map[uint16]time.Duration{15001: time.Second}); err != nil {
 		t.Error(err)
 	}
-	h.Want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		if got := h.Get(appUser, "10.77.0.2:80"); got != "peer" {
+			return fmt.Errorf("the time is over, and %q answers", got)
+		}
+		return nil
+	})
 }
 
 // TestForwardedTrafficIsLeftAlone: a container's connection to a captured port of another host is

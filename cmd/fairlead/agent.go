@@ -76,6 +76,8 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&f.address, "address", "", "this host's address in the mesh; empty means the source address of its route to the control plane")
 	fl.StringSliceVar(&c.Servers, "server", nil, "HOST:PORT of the control plane; empty means the servers in the join token")
 	fl.BoolVar(&c.Capture, "capture", false, "connections come to Envoy by packet capture (fairlead capture): Envoy listens at ports 15001 and 15006, and no longer at the ports of services")
+	fl.StringVar(&c.CaptureSocket, "capture-socket", "/run/fairlead-capture/"+captureSocket, "socket of the capture service (fairlead capture run), where an agent with --capture reports that its Envoy is alive; empty means that it does not")
+	fl.Uint16Var(&c.CapturePort, "capture-port", 15001, "outbound-port of this workload in capture.yaml, for --capture-socket")
 	fl.StringVar(&c.Network, "network", "", "name of the network that this host is in")
 	fl.StringVar(&c.Envoy, "envoy", "", "Envoy binary to run; empty means the first usable one in $PATH and the usual directories")
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/agent/capture"
+	"github.com/fairlead/fairlead/agent/capture/beat"
+	"github.com/fairlead/fairlead/agent/capture/keeper"
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/pki/durable"
 )
@@ -72,9 +74,6 @@ func (f *captureFlags) prepare(cmd *cobra.Command) (*prepared, error) {
 		return nil, invalid(err)
 	}
 	p := &prepared{saved: capture.Saved{Settings: *s, Facts: capture.FindFacts(os.Getenv("SSH_CONNECTION"))}}
-	if s.Mode == capture.Open {
-		return nil, invalid(fmt.Errorf("%s: mode open: this release has no service that beats: write closed", f.file))
-	}
 	if p.table, err = capture.Build(s, &p.saved.Facts); err != nil {
 		return nil, invalid(fmt.Errorf("%s: %w", f.file, err))
 	}
@@ -84,6 +83,12 @@ func (f *captureFlags) prepare(cmd *cobra.Command) (*prepared, error) {
 			return nil, err
 		}
 		p.findings.Remarks = append(p.findings.Remarks, "the tables of this host were not compared: only root can read them")
+	}
+	if s.Mode == capture.Open {
+		var service keeper.Status
+		if err := beat.Ask(cmd.Context(), filepath.Join(f.runDir, captureSocket), &service); err != nil && !errors.Is(err, fs.ErrPermission) {
+			p.findings.Remarks = append(p.findings.Remarks, "mode open: connections are captured while the service runs, and it does not: systemctl start fairlead-capture")
+		}
 	}
 	for i := range s.Workloads {
 		w := &s.Workloads[i]
@@ -141,6 +146,7 @@ Exit code 0: it can be applied; 1: the settings are wrong, or another table redi
 		Args:    noArgs,
 	}
 	f.bindFile(cmd)
+	f.bindRun(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, err := f.prepare(cmd)
 		if err != nil {
@@ -185,6 +191,7 @@ run.`,
 		Args:    noArgs,
 	}
 	f.bindFile(cmd)
+	f.bindRun(cmd)
 	f.bindState(cmd)
 	cmd.Flags().DurationVar(&within, "confirm-within", time.Minute, "how long new connections are captured until they have to be confirmed, from 1s to 24h")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -227,7 +234,7 @@ func (p *prepared) apply(cmd *cobra.Command, stateDir string, within time.Durati
 	}
 	network, err := k.Prepare(p.table)
 	if err == nil {
-		err = k.Apply(p.table.With(within))
+		err = k.Apply(p.table.With(within).Alive(func(port uint16) time.Duration { return before.Envoys[port] }))
 	}
 	if err != nil {
 		if !before.Present {

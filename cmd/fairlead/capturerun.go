@@ -34,6 +34,9 @@ func newCaptureRun() *cobra.Command {
 if another program changes or deletes it, or the routes of the virtual addresses, it is put back and
 counted. A table that was applied and is not confirmed in time is replaced by the one confirmed before.
 
+In open mode agents report to it that their Envoy is alive. Connections of a workload whose Envoy was not
+reported for 10 seconds go directly, also if this process is killed.
+
 It needs CAP_NET_ADMIN, and no other capability. When it ends, the table stays.
 
 Exit code 0: it was stopped; 2: it could not run, or could not load the confirmed table.`,
@@ -139,6 +142,14 @@ func (st *captureStatus) wrong(confirmed *capture.Saved, noService error) []stri
 		out = append(out, "expired: new connections go directly: the table was not confirmed in time; run `fairlead capture apply` again")
 	case confirmed == nil && st.Remaining == 0:
 		out = append(out, "a table is loaded that was not confirmed: run `fairlead capture apply` again, or `fairlead capture remove`")
+	}
+	if confirmed != nil && st.Capturing {
+		for i := range confirmed.Settings.Workloads {
+			w := &confirmed.Settings.Workloads[i]
+			if left, open := st.Envoys[w.OutboundPort]; open && left == 0 {
+				out = append(out, fmt.Sprintf("workload %s: connections go directly: no agent reports that its Envoy is alive", w.Name))
+			}
+		}
 	}
 	if s := st.Service; s != nil {
 		if confirmed != nil && !s.Kept && !s.Pending {

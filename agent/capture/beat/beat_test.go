@@ -51,8 +51,8 @@ func newServed(t *testing.T, allowed func(uint32) bool) *served {
 		}
 	})
 	envoytest.Eventually(t, envoytest.Patience, func() error {
-		_, err := os.Stat(s.path)
-		return err
+		var got map[string]int
+		return Ask(t.Context(), s.path, &got)
 	})
 	return s
 }

@@ -57,6 +57,7 @@ type Keeper struct {
 	lines loglimit.Limiter // of mends and of failures
 	hint  chan struct{}    // that something may have changed; capacity 1
 	looks atomic.Int64     // how often the table was looked at
+	beats chan struct{}    // that an Envoy was reported as alive; capacity 1
 
 	// Owned by the goroutine of Run.
 	loaded        *loaded // or nil: nothing is confirmed
@@ -68,6 +69,11 @@ type Keeper struct {
 	looked bool   // at least once, with success
 	by     string // who changed tables since they were last as they should be
 	stale  bool   // routes or addresses may have changed
+	// inForce are the settings of the table in the kernel, confirmed or not; nil if there is none.
+	inForce *capture.Settings
+	// reports are when the Envoys of the workloads in force were reported as alive last, by
+	// outbound port.
+	reports map[uint16]time.Time
 }
 
 // pace bounds how often something is put back.
@@ -109,7 +115,7 @@ func New(c Config) (*Keeper, error) {
 	}
 	return &Keeper{
 		c: c, log: c.Logger.With("component", "capture"), lines: loglimit.Limiter{Burst: 5, Every: time.Minute},
-		hint: make(chan struct{}, 1),
+		hint: make(chan struct{}, 1), beats: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -124,6 +130,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	if k.c.Socket != "" {
 		group.Go(func() error { return k.serve(ctx) })
 	}
+	group.Go(func() error {
+		k.beat(ctx)
+		return nil
+	})
 	listening := make(chan struct{})
 	group.Go(func() error {
 		return k.c.Kernel.Watch(ctx, func() { close(listening) }, k.changed)
@@ -218,7 +228,7 @@ func (k *Keeper) look() (next time.Duration, err error) {
 // pending looks at a table that was applied and is not confirmed. While its time runs it is left
 // alone. When the time is over, or the table is gone, the confirmed one counts again.
 func (k *Keeper) pending() (waits bool, next time.Duration, err error) {
-	_, err = capture.LoadPending(k.c.Dir)
+	saved, err := capture.LoadPending(k.c.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, 0, nil
@@ -234,6 +244,7 @@ func (k *Keeper) pending() (waits bool, next time.Duration, err error) {
 	if st.Capturing && st.Remaining > 0 {
 		k.setStatus(func(s *Status) { s.Pending = true })
 		k.loaded = nil
+		k.put(&saved.Settings)
 		return true, min(st.Remaining+leastLook, usualLook), nil
 	}
 	if _, err := capture.LoadConfirmed(k.c.Dir); errors.Is(err, fs.ErrNotExist) {
@@ -246,6 +257,7 @@ func (k *Keeper) pending() (waits bool, next time.Duration, err error) {
 // nothing is confirmed: the table is not ours to keep.
 func (k *Keeper) nothing() {
 	k.loaded = nil
+	k.put(nil)
 	k.setStatus(func(s *Status) { s.nothing() })
 }
 
@@ -263,11 +275,16 @@ func (k *Keeper) load(saved *capture.Saved) error {
 	if err != nil {
 		return fmt.Errorf("reading the confirmed settings: %w", err)
 	}
+	left, err := k.left(&saved.Settings)
+	if err != nil {
+		return err
+	}
 	_, problem := k.c.Kernel.Prepare(table) // without its routes it still captures
-	held, err := k.c.Kernel.Hold(table, nil)
+	held, err := k.c.Kernel.Hold(table.Alive(left), nil)
 	if err != nil {
 		return errors.Join(err, problem)
 	}
+	k.put(&saved.Settings)
 	k.loaded = &loaded{sum: sum, table: table, held: held}
 	k.setStatus(func(s *Status) { s.loaded(saved.Settings.Mode, time.Now()) })
 	k.log.Info("table loaded", "mode", saved.Settings.Mode)
@@ -297,7 +314,7 @@ func (k *Keeper) mendTable() (next time.Duration, err error) {
 		return wait, nil
 	}
 	k.table.attempt(now)
-	held, err := k.c.Kernel.Hold(k.loaded.table, k.loaded.held)
+	held, err := k.c.Kernel.Hold(k.loaded.table.Alive(k.reported), k.loaded.held)
 	if err != nil {
 		return longestGap, fmt.Errorf("putting the table back: %w", err)
 	}

@@ -297,7 +297,7 @@ func TestDamagedSettings(t *testing.T) {
 	})
 	r.Want(appUser, r.at(2, 80), "out "+r.at(2, 80))
 	k.stop()
-	again := r.start()
+	again := r.start("")
 	if err := <-again.done; err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("%v", err)
 	}
@@ -305,7 +305,7 @@ func TestDamagedSettings(t *testing.T) {
 	if err := os.Chmod(path, 0o602); err != nil {
 		t.Fatal(err)
 	}
-	again = r.start()
+	again = r.start("")
 	if err := <-again.done; !errors.Is(err, durable.ErrUntrusted) {
 		t.Errorf("%v", err)
 	}
@@ -324,7 +324,7 @@ func TestForeignTables(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	before := r.ruleset()
-	again := r.start()
+	again := r.start("")
 	if err := <-again.done; !errors.Is(err, capture.ErrForeign) {
 		t.Error(err)
 	}

@@ -74,7 +74,12 @@ func settings(change func(*capture.Settings)) *capture.Saved {
 // confirm saves settings as if they had been applied and confirmed.
 func (r *rig) confirm(s *capture.Saved) {
 	r.t.Helper()
-	if err := errors.Join(os.MkdirAll(r.dir, 0o700), capture.SavePending(r.dir, s), capture.SaveConfirmed(r.dir)); err != nil {
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		r.t.Fatal(err)
+	}
+	unlock := r.lock()
+	defer unlock()
+	if err := errors.Join(capture.SavePending(r.dir, s), capture.SaveConfirmed(r.dir)); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -91,7 +96,13 @@ type running struct {
 // keep runs a keeper until the test ends, and waits until it is ready.
 func (r *rig) keep() *running {
 	r.t.Helper()
-	out := r.start()
+	return r.keepAt("")
+}
+
+// keepAt is keep with a socket.
+func (r *rig) keepAt(socket string) *running {
+	r.t.Helper()
+	out := r.start(socket)
 	envoytest.Eventually(r.t, envoytest.Patience, func() error {
 		select {
 		case err := <-out.done:
@@ -106,9 +117,9 @@ func (r *rig) keep() *running {
 	return out
 }
 
-func (r *rig) start() *running {
+func (r *rig) start(socket string) *running {
 	r.t.Helper()
-	k, err := New(Config{Logger: slog.New(slog.NewTextHandler(r.log, nil)), Dir: r.dir, Kernel: r.kernel})
+	k, err := New(Config{Logger: slog.New(slog.NewTextHandler(r.log, nil)), Dir: r.dir, Socket: socket, Kernel: r.kernel})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -148,8 +159,13 @@ func (k *running) await(what string, is func(Status) bool) Status {
 // eventually waits for an answer to the application.
 func (r *rig) eventually(to, want string) {
 	r.t.Helper()
+	r.eventuallyAs(appUser, to, want)
+}
+
+func (r *rig) eventuallyAs(uid int, to, want string) {
+	r.t.Helper()
 	envoytest.Eventually(r.t, envoytest.Patience, func() error {
-		if got := r.Get(appUser, to); got != want {
+		if got := r.Get(uid, to); got != want {
 			return fmt.Errorf("%s: %q, want %q", to, got, want)
 		}
 		return nil

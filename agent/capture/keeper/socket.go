@@ -2,22 +2,146 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
+	"github.com/fairlead/fairlead/agent/capture"
 	"github.com/fairlead/fairlead/agent/capture/beat"
 )
 
-// serve serves the socket for people.
+// leastBeat is the least time between two beats. Agents report every 2 s.
+const leastBeat = 500 * time.Millisecond
+
+// serve serves the socket for agents and people.
 func (k *Keeper) serve(ctx context.Context) error {
 	// For the group of the process, which is that of the agents.
 	if err := os.MkdirAll(filepath.Dir(k.c.Socket), 0o750); err != nil {
 		return fmt.Errorf("making the directory of the socket: %w", err)
 	}
 	s := beat.Server{
-		Logger: k.log, Path: k.c.Socket, Allowed: func(uid uint32) bool { return uid == 0 },
-		Alive: func(uint16) {}, Status: func() any { return k.Status() },
+		Logger: k.log, Path: k.c.Socket, Allowed: k.allowed, Alive: k.alive, Status: func() any { return k.Status() },
 	}
 	return s.Run(ctx)
+}
+
+// allowed reports whether processes of a user may speak: root, and the users that Envoys and
+// agents run as.
+func (k *Keeper) allowed(uid uint32) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return uid == 0 || k.inForce != nil && slices.Contains(k.inForce.Proxies, uid)
+}
+
+// put takes note of the settings of the table in the kernel; nil means none.
+func (k *Keeper) put(s *capture.Settings) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.inForce = s
+	maps.DeleteFunc(k.reports, func(port uint16, _ time.Time) bool { return !open(s, port) })
+}
+
+// open reports whether settings are those of open mode, with a workload of this outbound port.
+func open(s *capture.Settings, port uint16) bool {
+	return s != nil && s.Mode == capture.Open && slices.ContainsFunc(s.Workloads, func(w capture.Workload) bool { return w.OutboundPort == port })
+}
+
+// alive takes a report. In closed mode nobody needs it, and one of a workload that is not there
+// is nothing: no report widens what is captured.
+func (k *Keeper) alive(port uint16) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !open(k.inForce, port) {
+		return
+	}
+	if k.reports == nil {
+		k.reports = map[uint16]time.Time{}
+	}
+	k.reports[port] = time.Now()
+	select {
+	case k.beats <- struct{}{}:
+	default:
+	}
+}
+
+// reported is for how long the connections of a workload are captured by its last report.
+func (k *Keeper) reported(port uint16) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	last, ok := k.reports[port]
+	if !ok {
+		return 0
+	}
+	return max(capture.OpenTimeout-time.Since(last), 0)
+}
+
+// left is what reported is, for a table that is loaded now: what an earlier process knew is still
+// in the kernel.
+func (k *Keeper) left(s *capture.Settings) (func(uint16) time.Duration, error) {
+	if s.Mode != capture.Open {
+		return k.reported, nil
+	}
+	st, err := k.c.Kernel.State()
+	if err != nil {
+		return nil, err
+	}
+	return func(port uint16) time.Duration {
+		return max(k.reported(port), min(st.Envoys[port], capture.OpenTimeout))
+	}, nil
+}
+
+// beat has connections captured for as long as reports say, until ctx ends. It waits for nothing
+// that the rest of the keeper does.
+func (k *Keeper) beat(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.beats:
+		}
+		timer.Reset(leastBeat)
+		k.mu.Lock()
+		of := map[uint16]time.Duration{}
+		for port, last := range k.reports {
+			if left := capture.OpenTimeout - time.Since(last); left > 0 {
+				of[port] = left
+			}
+		}
+		k.mu.Unlock()
+		if len(of) == 0 {
+			continue
+		}
+		// Without a table there is nothing to capture: it is put back with what is known.
+		if err := k.c.Kernel.Beat(of); err != nil && !errors.Is(err, capture.ErrNoTable) {
+			if omitted, ok := k.lines.Allow(time.Now()); ok {
+				k.log.ErrorContext(ctx, "keeping capture on failed; connections go directly soon", "err", err, "left_out", omitted)
+			}
+		}
+	}
+}
+
+// envoysLocked are the workloads of open mode, by name; whether their Envoys are reported as alive.
+// k.mu is held.
+func (k *Keeper) envoysLocked() map[string]bool {
+	if k.inForce == nil || k.inForce.Mode != capture.Open {
+		return nil
+	}
+	out := map[string]bool{}
+	for i := range k.inForce.Workloads {
+		w := &k.inForce.Workloads[i]
+		last, ok := k.reports[w.OutboundPort]
+		out[w.Name] = ok && time.Since(last) < capture.OpenTimeout
+	}
+	return out
 }

@@ -27,6 +27,9 @@ type Status struct {
 	LastMended time.Time `json:"last_mended,omitzero"`
 	LastWhat   string    `json:"last_what,omitempty"`
 	LastBy     string    `json:"last_by,omitempty"`
+	// Envoys are, in open mode, the workloads by name, and whether their Envoys are reported as
+	// alive: connections of the others go directly.
+	Envoys map[string]bool `json:"envoys,omitempty"`
 	// Fight says that another program changes the table again and again; empty if none does.
 	Fight string `json:"fight,omitempty"`
 	// Problem is why capture is not as declared, or empty.
@@ -66,6 +69,7 @@ func (k *Keeper) Status() Status {
 	defer k.mu.Unlock()
 	s := k.status
 	s.Mended = maps.Clone(s.Mended)
+	s.Envoys = k.envoysLocked()
 	if s.Fight != "" && time.Since(s.mendedAt) > peace {
 		s.Fight = ""
 	}
