@@ -65,6 +65,12 @@ type Config struct {
 	// Names takes what the agent answers to DNS queries; nil means that it answers none. A gateway
 	// answers none.
 	Names relay.NameTable
+	// HTTPProxyPort is where Envoy listens, at 127.0.0.1, for applications that use an HTTP proxy; 0
+	// means MeshConfig's proxyHttpPort.
+	HTTPProxyPort uint16
+	// LoopbackAddresses has Envoy listen for each service at an address of 127.0.0.0/8, for hosts
+	// without capture.
+	LoopbackAddresses bool
 	// MeshID, ClusterID, Network, Labels and Locality are sent to the control plane in the
 	// node; all may be empty.
 	MeshID, ClusterID, Network string

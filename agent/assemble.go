@@ -179,10 +179,15 @@ func (a *Agent) node(e *enrolled) bootstrap.Node {
 	if a.c.Capture && e.Type != bootstrap.TypeRouter {
 		interception = "REDIRECT"
 	}
+	first, err := firstPort()
+	if err != nil {
+		a.log.Warn("cannot tell at which ports Envoy may listen, assuming at all", "err", err)
+	}
 	return bootstrap.Node{
 		Type: e.Type, Address: e.address, Name: name, Namespace: e.pair.Namespace, Domain: a.c.DNSDomain,
 		ServiceAccount: e.pair.ServiceAccount, Labels: a.c.Labels, WorkloadName: name,
 		Interception: interception, MeshID: a.c.MeshID, ClusterID: a.c.ClusterID, Network: a.c.Network,
+		HTTPProxyPort: a.c.HTTPProxyPort, Loopback: a.c.LoopbackAddresses, FirstPort: first,
 		Locality: a.c.Locality, AgentVersion: a.c.Version,
 	}
 }

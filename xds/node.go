@@ -192,6 +192,9 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		Names:            n.Names,
 		Tracing:          s.TracingOf(w),
 		Headers:          s.HeadersOf(w),
+		HTTPProxyPort:    uint32(n.HTTPProxyPort),
+		Loopback:         n.Loopback,
+		FirstPort:        uint32(n.FirstPort),
 	}
 	if p.Interception == "" {
 		p.Interception = view.InterceptRedirect

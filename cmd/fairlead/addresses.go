@@ -10,10 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 func newAddresses() *cobra.Command {
-	var output string
+	var output, etcHosts string
 	cmd := &cobra.Command{
 		Use:   "addresses [HOST…]",
 		Short: "List the virtual addresses of hosts",
@@ -26,13 +27,21 @@ and an IPv6 address from the server, which keeps them.
   NOTE      what to know of them:
             "may differ on other servers": the address that the name stands for was taken. With several servers,
             write the addresses into the ServiceEntry
-            "refused: …": the host has addresses in its manifest that another host has, so that they are not used`,
-		Example: "  fairlead addresses\n  fairlead addresses api.shop.internal -o json",
+            "refused: …": the host has addresses in its manifest that another host has, so that they are not used
+
+With --etc-hosts, it prints lines for /etc/hosts instead, for programs on hosts that have no other way to
+resolve the names of the mesh: "virtual" for hosts with capture, "loopback" for agents with
+--loopback-addresses. Wildcard hosts have no line.`,
+		Example: "  fairlead addresses\n  fairlead addresses api.shop.internal -o json\n  fairlead addresses --etc-hosts loopback",
 		Args:    cobra.ArbitraryArgs,
 	}
 	ask := adminFlag(cmd)
 	outputFlag(cmd, &output)
+	cmd.Flags().StringVar(&etcHosts, "etc-hosts", "", "print lines for /etc/hosts: virtual or loopback")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if etcHosts != "" && etcHosts != "virtual" && etcHosts != "loopback" {
+			return fmt.Errorf("--etc-hosts %q: choose virtual or loopback", etcHosts)
+		}
 		var all []server.HostAddresses
 		if err := ask().Do(cmd.Context(), http.MethodGet, "/v1/addresses", nil, &all); err != nil {
 			return err
@@ -40,6 +49,9 @@ and an IPv6 address from the server, which keeps them.
 		list, err := someHosts(all, args)
 		if err != nil {
 			return err
+		}
+		if etcHosts != "" {
+			return writeHostsLines(cmd.OutOrStdout(), list, etcHosts == "loopback")
 		}
 		if output == "json" {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
@@ -51,6 +63,33 @@ and an IPv6 address from the server, which keeps them.
 		})
 	}
 	return cmd
+}
+
+// writeHostsLines writes an address and a host on each line, as in hosts(5).
+func writeHostsLines(to io.Writer, list []server.HostAddresses, loopback bool) error {
+	for _, x := range list {
+		if strings.HasPrefix(string(x.Host), "*") {
+			continue
+		}
+		for _, a := range x.Addresses {
+			if loopback {
+				var ok bool
+				if a, ok = view.LoopbackAddress(a); !ok {
+					continue
+				}
+			}
+			if strings.Contains(a, "/") { // a range
+				continue
+			}
+			if _, err := fmt.Fprintf(to, "%s %s\n", a, x.Host); err != nil {
+				return err
+			}
+			if loopback {
+				break // a proxy uses the first one
+			}
+		}
+	}
+	return nil
 }
 
 // someHosts are those of the list that are named; all if none is. A name that is not in it is

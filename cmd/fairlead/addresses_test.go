@@ -1,10 +1,30 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 )
+
+func TestHostsLines(t *testing.T) {
+	t.Parallel()
+	list := []server.HostAddresses{
+		{Host: "a.lab", Addresses: []string{"240.240.1.2", "2001:2::1"}, Allocated: true},
+		{Host: "b.lab", Addresses: []string{"10.0.0.1", "10.1.0.0/16", "240.240.1.3", "240.240.1.4"}},
+		{Host: "*.lab", Addresses: []string{"240.240.1.5"}},
+		{Host: "c.lab"},
+	}
+	for loopback, want := range map[bool]string{
+		false: "240.240.1.2 a.lab\n2001:2::1 a.lab\n10.0.0.1 b.lab\n240.240.1.3 b.lab\n240.240.1.4 b.lab\n",
+		true:  "127.240.1.2 a.lab\n127.240.1.3 b.lab\n",
+	} {
+		var got strings.Builder
+		if err := writeHostsLines(&got, list, loopback); err != nil || got.String() != want {
+			t.Errorf("loopback %t: %q, %v; want %q", loopback, got.String(), err, want)
+		}
+	}
+}
 
 func TestAddressesOfSomeHosts(t *testing.T) {
 	t.Parallel()

@@ -78,6 +78,8 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.BoolVar(&c.Capture, "capture", false, "connections come to Envoy by packet capture (fairlead capture): Envoy listens at ports 15001 and 15006, and no longer at the ports of services")
 	fl.StringVar(&c.CaptureSocket, "capture-socket", "/run/fairlead-capture/"+captureSocket, "socket of the capture service (fairlead capture run), where an agent with --capture reports that its Envoy is alive; empty means that it does not")
 	fl.Uint16Var(&c.CapturePort, "capture-port", 15001, "outbound-port of this workload in capture.yaml, for --capture-socket")
+	fl.Uint16Var(&c.HTTPProxyPort, "http-proxy-port", 0, "port of 127.0.0.1 at which Envoy is an HTTP proxy for this host's programs, such as 15080 (http_proxy=http://127.0.0.1:15080): they call services by name, without capture. Every user of the machine can use it. 0 means proxyHttpPort of MeshConfig, or none")
+	fl.BoolVar(&c.LoopbackAddresses, "loopback-addresses", false, "Envoy listens for each service at an address of 127.0.0.0/8 of its own and at the service's ports, without capture. Every user of the machine can use them. fairlead addresses --etc-hosts loopback prints lines for /etc/hosts")
 	fl.StringVar(&c.Network, "network", "", "name of the network that this host is in")
 	fl.StringVar(&c.Envoy, "envoy", "", "Envoy binary to run; empty means the first usable one in $PATH and the usual directories")
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")

@@ -18,10 +18,10 @@ func TestMeshSettingsAreChecked(t *testing.T) {
 	}{
 		{"right", "connectTimeout: 3s\n", 0, 0, nil},
 		{"no_effect", "defaultConfig: {discoveryAddress: \"istiod:15012\"}\n", 0, 0, []string{"1:35: warning [FL0131] MeshConfig defaultConfig.discoveryAddress: no effect here: "}},
-		{"ignored", "proxyHttpPort: 15007\n", 0, exitInvalid, []string{"1:16: error [FL0130] MeshConfig proxyHttpPort: not in force: "}},
+		{"ignored", "inboundClusterStatName: a\n", 0, exitInvalid, []string{"1:25: error [FL0130] MeshConfig inboundClusterStatName: not in force: "}},
 		{"restricts", "discoverySelectors: [{matchLabels: {mesh: in}}]\n", 0, exitInvalid, []string{"1:21: error [FL0130] MeshConfig discoverySelectors: not in force: "}},
-		{"wrong", "connectTimeout: 5\nproxyHttpPort: 15007\n", exitInvalid, exitInvalid, []string{
-			"1:17: error [FL0115] MeshConfig connectTimeout: ", "2:16: error [FL0130] MeshConfig proxyHttpPort: ",
+		{"wrong", "connectTimeout: 5\ninboundClusterStatName: a\n", exitInvalid, exitInvalid, []string{
+			"1:17: error [FL0115] MeshConfig connectTimeout: ", "2:25: error [FL0130] MeshConfig inboundClusterStatName: ",
 		}},
 		{"kept_out", "trustDomian: a\n", exitInvalid, exitInvalid, []string{"1:1: error [FL0110] MeshConfig trustDomian: "}},
 	} {

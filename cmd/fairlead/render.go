@@ -28,6 +28,8 @@ type renderFlags struct {
 	proxyType        string
 	interception     string
 	acceptUnenforced bool
+	httpProxyPort    uint32
+	loopback         bool
 	settings         view.Settings
 	output           string
 	catalog          catalogFlags
@@ -75,6 +77,8 @@ func (f *renderFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "lifetime of certificates that the server is configured with")
 	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads that the server is configured with; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
 	flags.BoolVar(&f.settings.DualStackDNS, "dual-stack-dns", false, "resolve DNS names as a server does that is configured with --dual-stack-dns")
+	flags.Uint32Var(&f.httpProxyPort, "http-proxy-port", 0, "port at which the agent says that Envoy is an HTTP proxy; 0 means proxyHttpPort of MeshConfig")
+	flags.BoolVar(&f.loopback, "loopback-addresses", false, "each service has a loopback address, as with an agent that is configured so")
 	flags.DurationVar(&f.settings.CaptureDetectionTimeout, "capture-detection-timeout", view.DefaultCaptureDetectionTimeout, "how long a captured inbound connection waits for the client's first bytes, as the server is configured")
 	f.bound.add(flags)
 	f.catalog.add(flags)
@@ -178,6 +182,7 @@ func (f *renderFlags) proxy(s *mesh.Snapshot) (view.Proxy, error) {
 	p := view.Proxy{
 		Type: view.ProxyType(f.proxyType), Interception: view.Interception(strings.ToUpper(f.interception)),
 		AcceptUnenforced: f.acceptUnenforced, FileSecrets: true, AccessLogService: true,
+		HTTPProxyPort: f.httpProxyPort, Loopback: f.loopback,
 	}
 	if p.Type != view.Sidecar && p.Type != view.Router {
 		return p, fmt.Errorf("--type %q: choose sidecar or router", f.proxyType)
@@ -219,6 +224,7 @@ func (f *renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy,
 	}
 	of := proxyOf(s, w, p.Type, p.Interception)
 	of.AcceptUnenforced, of.FileSecrets, of.AccessLogService = p.AcceptUnenforced, p.FileSecrets, p.AccessLogService
+	of.HTTPProxyPort, of.Loopback = p.HTTPProxyPort, p.Loopback
 	return of, nil
 }
 

@@ -38,11 +38,11 @@ func TestSettingsKeepFields(t *testing.T) {
 			t.Errorf("%s: %v", what, c)
 		}
 	}
-	partial := "connectTimeout: 5\nproxyHttpPort: 15007\nextensionProviders: [{name: a, envoyExtAuthzGrpc: {service: a.example, port: 80}}]\n"
+	partial := "connectTimeout: 5\ninboundClusterStatName: a\nextensionProviders: [{name: a, envoyExtAuthzGrpc: {service: a.example, port: 80}}]\n"
 	replace(t, path, "trustDomain: two.example\n"+partial)
 	r.Await("mesh=two.example")
 	expect("a field is wrong", r.Last().MeshConfig, "two.example")
-	for _, fault := range []string{"mesh.yaml:2:17: error [FL0115] MeshConfig connectTimeout: ", "mesh.yaml:3:16: error [FL0130] MeshConfig proxyHttpPort: "} {
+	for _, fault := range []string{"mesh.yaml:2:17: error [FL0115] MeshConfig connectTimeout: ", "mesh.yaml:3:25: error [FL0130] MeshConfig inboundClusterStatName: "} {
 		if !r.hasFault(fault) {
 			t.Errorf("there is no %q: %v", fault, r.Status().Faults)
 		}
@@ -108,7 +108,7 @@ func TestUnreadableStateIsSkipped(t *testing.T) {
 	t.Parallel()
 	key := meshConfigKey()
 	e := lastgood.Entry{
-		Contents: [][]byte{[]byte("proxyHttpPort: 5\n"), []byte("connectTimeout: 3s\n"), []byte("newer: 1\n")},
+		Contents: [][]byte{[]byte("inboundClusterStatName: a\n"), []byte("connectTimeout: 3s\n"), []byte("newer: 1\n")},
 		Kept:     []lastgood.EntryKept{{Key: key, Content: 1}, {Key: key, Content: 2}},
 	}
 	v := e.Revive(func(b *lastgood.Blob) lastgood.Decoded { return decodeMeshConfig(before57{}, "mesh.yaml", b) }, time.Time{})

@@ -132,6 +132,9 @@ func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 	m.tlsNames(spec)
 	m.accessLogs(spec)
 	m.spans(spec)
+	if port := spec.GetProxyHttpPort(); port < 0 || port > maxPort || slices.Contains(append(portsOfEnvoy(), agentPort), port) {
+		m.refuseLog("proxyHttpPort", fmt.Sprintf("%d is no port, or Envoy or its agent has it for something else; choose one such as 15080", port))
+	}
 	for _, rule := range webhook.MeshConfig(spec) {
 		m.rule(rule)
 	}

@@ -283,7 +283,7 @@ var meshFields = []meshField{
 	{path: "outboundTrafficPolicy.tls", restricts: true, why: "it belongs to the mode ALLOW_ANY_DYNAMIC_DNS"},
 	{path: "pathNormalization.normalization", verdict: fieldInForce, restricts: true},
 	{path: "protocolDetectionTimeout", verdict: fieldInForce},
-	{path: "proxyHttpPort", why: "proxies have no port for applications that use an HTTP proxy"},
+	{path: "proxyHttpPort", verdict: fieldInForce},
 	{path: "proxyInboundListenPort", verdict: fieldInForce},
 	{path: "proxyListenPort", verdict: fieldInForce},
 	{path: "rootNamespace", verdict: fieldInForce, restricts: true},

@@ -107,7 +107,7 @@ func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 		"defaultConfig.tracing.sampling": "9", "defaultConfig.tracing.zipkin.address": "'a:1'", "defaultProviders.tracing": "[a]", "enableTracing": "false",
 		"defaultConfig.concurrency": "3", "defaultConfig.statusPort": "15077", "defaultConfig.drainDuration": "7s", "defaultConfig.terminationDrainDuration": "8s", "defaultConfig.extraStatTags": "[a]",
 		"defaultConfig.proxyStatsMatcher.inclusionPrefixes": "[a]", "defaultConfig.proxyStatsMatcher.inclusionRegexps": "[a]", "defaultConfig.proxyStatsMatcher.inclusionSuffixes": "[a]",
-		"proxyInboundListenPort": "16006", "proxyListenPort": "16001", "tcpKeepalive.interval": "7s", "tcpKeepalive.probes": "4", "tcpKeepalive.time": "60s",
+		"proxyHttpPort": "15080", "proxyInboundListenPort": "16006", "proxyListenPort": "16001", "tcpKeepalive.interval": "7s", "tcpKeepalive.probes": "4", "tcpKeepalive.time": "60s",
 		"defaultHttpRetryPolicy.attempts": "5", "defaultHttpRetryPolicy.backoff": "2s", "defaultHttpRetryPolicy.perTryTimeout": "1s",
 		"defaultHttpRetryPolicy.retryIgnorePreviousHosts": "true", "defaultHttpRetryPolicy.retryOn": "\"503\"", "defaultHttpRetryPolicy.retryRemoteLocalities": "true",
 	}

@@ -171,6 +171,8 @@ const (
 	maxTags        = 64
 	maxProgram     = 4096 // instructions of a regular expression
 	minStatusPort  = 1024 // agents have no privilege for others
+	maxPort        = 65535
+	agentPort      = 15020 // unless statusPort says another one
 )
 
 // portsOfEnvoy are ports of a host that Envoy or its agent has for something else.
@@ -186,7 +188,7 @@ var refusedMetadata = map[string]string{
 	"ISTIO_META_DNS_CAPTURE":             "agents capture no DNS requests",
 	"ISTIO_META_ENABLE_HBONE":            "there is no HBONE",
 	"ISTIO_META_HTTP10":                  "proxies refuse HTTP/1.0",
-	"ISTIO_META_HTTP_PROXY_PORT":         "proxies have no port for applications that use an HTTP proxy",
+	"ISTIO_META_HTTP_PROXY_PORT":         "agents have the flag --http-proxy-port",
 	"ISTIO_META_IDLE_TIMEOUT":            "connections have Istio's default idle timeout",
 	"ISTIO_META_REQUESTED_NETWORK_VIEW":  "proxies see the endpoints of all networks",
 	"ISTIO_META_TLS_CLIENT_CERT_CHAIN":   "workloads have certificates of the server's authority",

@@ -37,6 +37,9 @@ const (
 	keyVersion        = "FAIRLEAD_VERSION"
 	keyTime           = "FAIRLEAD_TIME"
 	keyMetricsPort    = "FAIRLEAD_METRICS_PORT"
+	keyHTTPProxyPort  = "HTTP_PROXY_PORT"
+	keyLoopback       = "FAIRLEAD_SERVICES_ON_LOOPBACK"
+	keyFirstPort      = "FAIRLEAD_UNPRIVILEGED_PORT_START"
 )
 
 // Limits of a node. Metadata that is not used here is not read, so only what is read is
@@ -94,7 +97,14 @@ type Node struct {
 	WorkloadName, MeshID, ClusterID, Network string
 	// Interception is REDIRECT, TPROXY, NONE, or empty.
 	Interception string
-	Locality     Locality
+	// HTTPProxyPort is the port, at 127.0.0.1, for applications that use an HTTP proxy; 0 means
+	// MeshConfig's.
+	HTTPProxyPort uint16
+	// Loopback asks for an address of 127.0.0.0/8 for each service.
+	Loopback bool
+	// FirstPort is the lowest port at which Envoy may listen; 0 means any.
+	FirstPort uint16
+	Locality  Locality
 	// EnvoyVersion is only ever read: Envoy fills it in.
 	EnvoyVersion Version
 	// FileSecrets is [FeatureFileSecrets]. It is only read.
@@ -139,6 +149,11 @@ func (n *Node) Proto() (*corev3.Node, error) {
 	set(keyClusterID, n.ClusterID)
 	set(keyNetwork, n.Network)
 	set(keyVersion, n.AgentVersion)
+	set(keyHTTPProxyPort, portText(n.HTTPProxyPort))
+	set(keyFirstPort, portText(n.FirstPort))
+	if n.Loopback {
+		set(keyLoopback, "true")
+	}
 	addresses := n.Addresses
 	if len(addresses) == 0 {
 		addresses = []netip.Addr{n.Address}
@@ -193,9 +208,10 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	n.Network = text(keyNetwork)
 	n.AgentVersion = text(keyVersion)
 	n.Time = parseTime(text(keyTime))
-	if port, err := strconv.ParseUint(text(keyMetricsPort), 10, 16); err == nil {
-		n.MetricsPort = uint16(port)
-	}
+	n.MetricsPort = portOf(text(keyMetricsPort))
+	n.HTTPProxyPort = portOf(text(keyHTTPProxyPort))
+	n.FirstPort = portOf(text(keyFirstPort))
+	n.Loopback = text(keyLoopback) == "true"
 	n.FileSecrets = slices.Contains(node.GetClientFeatures(), FeatureFileSecrets)
 	n.AccessLogService = slices.Contains(node.GetClientFeatures(), FeatureAccessLogService)
 	n.Names = slices.Contains(node.GetClientFeatures(), FeatureNames)
@@ -212,6 +228,23 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 		return nil, err
 	}
 	return n, n.check()
+}
+
+// portText is empty for 0.
+func portText(port uint16) string {
+	if port == 0 {
+		return ""
+	}
+	return strconv.FormatUint(uint64(port), 10)
+}
+
+// portOf is 0 for what is no port, as in Istio.
+func portOf(text string) uint16 {
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint16(port)
 }
 
 // SetTime says in a node what the host's clock shows. It is for the first request of

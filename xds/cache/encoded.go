@@ -56,11 +56,12 @@ func (in virtualHostInput) build(b *builder) encoded {
 // and the virtual host for unknown hosts.
 type vhdsBaseInput struct {
 	RouteConfiguration string
+	AllPorts           bool
 	CatchAll           *view.CatchAll
 }
 
 func (in vhdsBaseInput) build(b *builder) encoded {
-	list := []envoy.Resource{envoy.BuildVHDSBase(in.RouteConfiguration)}
+	list := []envoy.Resource{envoy.BuildVHDSBase(in.RouteConfiguration, in.AllPorts)}
 	if in.CatchAll != nil {
 		list = append(list, envoy.BuildCatchAll(in.RouteConfiguration, *in.CatchAll))
 	}

@@ -89,7 +89,7 @@ func (l *layer) input(i int) input[*builder, encoded] {
 	case i < len(l.routeConfiguration.VirtualHosts):
 		return virtualHostInput{RouteConfiguration: l.routeConfiguration.Name, Host: l.routeConfiguration.VirtualHosts[i]}
 	case i == len(l.routeConfiguration.VirtualHosts):
-		return vhdsBaseInput{RouteConfiguration: l.routeConfiguration.Name, CatchAll: l.routeConfiguration.CatchAll}
+		return vhdsBaseInput{RouteConfiguration: l.routeConfiguration.Name, AllPorts: l.routeConfiguration.AllPorts, CatchAll: l.routeConfiguration.CatchAll}
 	default:
 		return inlineInput{l.routeConfiguration}
 	}

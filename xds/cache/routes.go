@@ -147,7 +147,7 @@ func (c Configuration) FormsOf(r Routes, versions []stream.Version) map[string]v
 			continue
 		}
 		had.ReportedForms[l.Name] = vhds.Inline
-		if envoy.SupportsVHDS(t) && named[t.Name] == envoy.BuildVHDSBase(t.Name).Version {
+		if envoy.SupportsVHDS(t) && named[t.Name] == envoy.BuildVHDSBase(t.Name, t.AllPorts).Version {
 			had.ReportedForms[l.Name] = vhds.Separate
 		}
 	}

@@ -294,6 +294,7 @@ func plainScenes() map[string]scenario {
 		"L4MatchAttributes.sourceNamespace":    {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{port: 9000, sourceNamespace: shop}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "Namespace: shop", is: "Namespace: other"},
 		"Operation.ports":                      {documents: policy(`rules: [{to: [{operation: {ports: ["80", "81"]}}]}]`), was: `"81"`, is: `"82"`},
 		"L4MatchAttributes.port":               {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{port: 9000}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "{port: 9000}", is: "{port: 9001}"},
+		"MeshConfig.proxyHttpPort":             {config: "proxyHttpPort: 15080", was: "15080", is: "15081"},
 		"MeshConfig.enableAutoMtls":            {config: "enableAutoMtls: true", was: "true", is: "false"},
 		"HealthReport.ServiceAccount": {set: func(fragments []*mesh.Fragment, second bool) {
 			report := &mesh.HealthReport{ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Network: "net1", Address: "10.0.0.1", Health: mesh.Unhealthy}

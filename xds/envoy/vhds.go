@@ -26,7 +26,7 @@ type VHDSRoutes struct {
 // BuildVHDSRoutes makes a route configuration for VHDS. BuildVHDSBase, BuildVirtualHost and
 // BuildCatchAll make each of its resources alone, with the same bytes.
 func BuildVHDSRoutes(t *view.RouteConfiguration) (VHDSRoutes, []Diagnostic) {
-	out := VHDSRoutes{Base: BuildVHDSBase(t.Name), VirtualHosts: make([]Resource, 0, len(t.VirtualHosts)+1)}
+	out := VHDSRoutes{Base: BuildVHDSBase(t.Name, t.AllPorts), VirtualHosts: make([]Resource, 0, len(t.VirtualHosts)+1)}
 	var diagnostics []Diagnostic
 	for _, h := range t.VirtualHosts {
 		r, ds := BuildVirtualHost(t.Name, h)
@@ -67,13 +67,16 @@ func SupportsVHDS(t *view.RouteConfiguration) bool {
 // the origins of all virtual hosts costs more than everything else. Envoy waits for the
 // first virtual host without a timeout, as for all our resources. With its default it would
 // start after 15 seconds, and answer 404.
-func BuildVHDSBase(routeName string) Resource {
+//
+// allPorts has the port of a request's host count. (Istio leaves it out there, too, so that Envoy finds
+// only the domains without a port: those of port 80.)
+func BuildVHDSBase(routeName string, allPorts bool) Resource {
 	return resource(RouteType, routeName, marshal(&routev3.RouteConfiguration{
 		Name:                           routeName,
 		ValidateClusters:               wrapperspb.Bool(false),
 		Vhds:                           &routev3.Vhds{ConfigSource: ads()},
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
-		IgnorePortInHostMatching:       true,
+		IgnorePortInHostMatching:       !allPorts,
 	}), nil)
 }
 

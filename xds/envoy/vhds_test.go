@@ -124,7 +124,7 @@ func TestResourcesBuiltOneByOne(t *testing.T) {
 	t.Parallel()
 	for _, rc := range allRouteConfigurations(t) {
 		routes, _ := envoy.BuildVHDSRoutes(rc)
-		list := []envoy.Resource{envoy.BuildVHDSBase(rc.Name)}
+		list := []envoy.Resource{envoy.BuildVHDSBase(rc.Name, rc.AllPorts)}
 		for _, h := range rc.VirtualHosts {
 			r, _ := envoy.BuildVirtualHost(rc.Name, h)
 			list = append(list, r)

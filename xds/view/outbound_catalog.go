@@ -12,7 +12,7 @@ import (
 // Sidecar's listener for exactly its host. It never gets all connections to a port: anybody
 // who can register a service with that port could take them.
 func (t *servicePort) allowedChains(chains []*FilterChain) []*FilterChain {
-	if !t.svc.Catalog || slices.Contains(t.svc.Addresses, t.bind) || slices.Contains(t.svc.Allocated, t.bind) || t.egress.hasPort() && t.egress.namesHost(t.svc.Hostname) {
+	if !t.svc.Catalog || slices.Contains(t.svc.Addresses, t.bind) || slices.Contains(t.svc.Allocated, t.bind) || t.loopback || t.egress.hasPort() && t.egress.namesHost(t.svc.Hostname) {
 		return chains
 	}
 	return slices.DeleteFunc(chains, matchesAnyConnection)

@@ -67,6 +67,8 @@ type servicePort struct {
 	bindToPort     bool
 	extraAddresses []string
 	cidrs          []string
+	// loopback means that bind is the service's loopback address.
+	loopback bool
 }
 
 // listeners returns the outbound listeners of the proxy, and the names of the route
@@ -74,6 +76,7 @@ type servicePort struct {
 func (o *outboundListenerBuilder) listeners() ([]Part, []string) {
 	sc := o.sc
 	o.pending, o.l4VirtualServices = map[listenerKey]*pendingListener{}, map[*egressListener][]*virtualService{}
+	o.addHTTPProxy()
 	for _, e := range sc.egress {
 		o.addEgress(e)
 	}
@@ -167,6 +170,14 @@ func (o *outboundListenerBuilder) addEgress(e *egressListener) {
 func (o *outboundListenerBuilder) add(t servicePort) {
 	if t.port.Protocol == mesh.UDP || t.svc.Resolution == mesh.ResolutionDynamicDNS {
 		return
+	}
+	if at := o.loopbackFor(t); at != "" {
+		local := t
+		local.bind, local.loopback = at, true
+		o.addListener(local)
+		if !t.port.Protocol.IsHTTP() {
+			return
+		}
 	}
 	if t.port.Protocol.IsHTTP() {
 		t.bind = cmp.Or(t.bind, wildcard)
@@ -306,6 +317,14 @@ func (o *outboundListenerBuilder) mayListen(key listenerKey, t servicePort) bool
 	}
 	if !t.bindToPort {
 		return true
+	}
+	switch first := o.sc.access.firstPort; {
+	case key == listenerKey{Bind: localhost, Port: o.sc.access.httpProxyPort}:
+		o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: the port is for applications that use an HTTP proxy", t.svc.Hostname, key.Bind, key.Port))
+		return false
+	case key.Port < first && !t.egress.hasPort():
+		o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: Envoy on this host may listen at ports from %d on", t.svc.Hostname, key.Bind, key.Port, first))
+		return false
 	}
 	for _, k := range o.reserved {
 		if k.Port == key.Port && (k.Bind == key.Bind || k.Bind == wildcard || key.Bind == wildcard) {

@@ -17,6 +17,8 @@ type RouteConfiguration struct {
 	Name string
 	// VirtualHosts are sorted by name.
 	VirtualHosts []*VirtualHost
+	// AllPorts means that domains have ports, and that the port of a request's host counts.
+	AllPorts bool
 	// CatchAll is for requests to unknown hosts; or nil.
 	CatchAll *CatchAll
 }

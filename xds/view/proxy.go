@@ -26,6 +26,13 @@ type Proxy struct {
 	Network  string
 	// Interception says how traffic comes to the proxy.
 	Interception Interception
+	// HTTPProxyPort is where the proxy listens for applications that use an HTTP proxy; 0 means
+	// MeshConfig's proxyHttpPort.
+	HTTPProxyPort uint32
+	// Loopback gives each service with a virtual address one of 127.0.0.0/8, without capture.
+	Loopback bool
+	// FirstPort is the lowest port at which the proxy may listen; 0 means any.
+	FirstPort uint32
 	// EnvoyVersion is what the proxy runs; zero means unknown.
 	EnvoyVersion Version
 	// FileSecrets means that the proxy gets certificates in files as secrets from its agent,

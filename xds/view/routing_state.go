@@ -12,6 +12,7 @@ type routingKey struct {
 	interception Interception
 	domain       string
 	headers      *proxyHeaders // or nil
+	access       localAccess
 	// reserved are the addresses at which its outbound listeners must not be; or nil.
 	reserved *addressSet
 	// telemetry is what the proxy reports of its own requests; or nil.
@@ -52,7 +53,7 @@ type routingView struct {
 func (r *routingState) scopeFor(sc *sidecarScope) *sidecarScope {
 	pc, out := *sc.proxyContext, *sc
 	pc.proxy.Interception, pc.captureIPv6, pc.domain = r.key.interception, r.key.captureIPv6, r.key.domain
-	pc.telemetry.Outbound, pc.headers = r.key.telemetry, r.key.headers
+	pc.telemetry.Outbound, pc.headers, pc.access = r.key.telemetry, r.key.headers, r.key.access
 	out.proxyContext = &pc
 	return &out
 }
@@ -168,8 +169,9 @@ func (sc *sidecarScope) hostListFor(routeName string) (id hostListID, sniffed st
 
 // routeConfigurationLayer makes the route configuration of a name from its virtual hosts.
 func (sc *sidecarScope) routeConfigurationLayer(name string, list *virtualHostList, byDomain map[string]*VirtualHost) *Layer {
-	t := &RouteConfiguration{Name: name, VirtualHosts: list.hosts}
-	if sniffed, _ := splitRouteName(name); sniffed != "" {
+	id, sniffed, _ := sc.hostListFor(name)
+	t := &RouteConfiguration{Name: name, VirtualHosts: list.hosts, AllPorts: id.port == 0}
+	if sniffed != "" {
 		t.VirtualHosts = nil
 		if vh := byDomain[sniffed]; vh != nil {
 			only := &VirtualHost{Name: vh.Name, Domains: []string{"*"}, Routes: vh.Routes, NoAttemptCount: vh.NoAttemptCount}

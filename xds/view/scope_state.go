@@ -122,7 +122,7 @@ func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 	ss := pc.scopes.get(pc.meshContext, rk)
 	key := outboundKey{locality: pc.proxy.Locality}
 	if !rk.router { // the listeners of routers come from Gateways, which are not implemented yet
-		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound, headers: pc.headers, captureIPv6: pc.captureIPv6}
+		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound, headers: pc.headers, access: pc.access, captureIPv6: pc.captureIPv6}
 		if reserved = pc.relevantAddresses(reserved); len(reserved) > 0 {
 			key.reserved = pc.addressSets.intern(addressSet{reserved})
 		}

@@ -18,6 +18,7 @@ type proxyContext struct {
 	domain   string        // the DNS domain of the proxy's short names
 	upstream upstreamSettings
 	headers  *proxyHeaders // that the proxy writes; or nil
+	access   localAccess
 	// captureIPv6 means that connections over IPv6 are captured, too.
 	captureIPv6 bool
 	// telemetry is what the proxy reports.
@@ -38,6 +39,7 @@ func (x *Index) contextOf(p Proxy) *proxyContext {
 	pc := &proxyContext{
 		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p), headers: headers,
 		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, headers.keepsCase()}, captureIPv6: p.capturesIPv6(),
+		access: x.localAccessOf(&p),
 	}
 	if p.Type != Router { // the listeners of routers come from Gateways, which are not implemented yet
 		pc.addTelemetry()
@@ -71,20 +73,6 @@ type service struct {
 	full *service
 	// domains are cached for the next list of virtual hosts; or nil.
 	domains *serviceDomains
-}
-
-// usesAllocated reports whether the proxy uses the addresses that the control plane chose for
-// a service. Only a proxy that captures does, because nothing else leads to them.
-func (sc *sidecarScope) usesAllocated(svc *mesh.Service) bool {
-	return sc.proxy.Interception != InterceptNone && len(svc.Addresses) == 0 && len(svc.Allocated) > 0
-}
-
-// addressesOf are the virtual addresses of a service for the proxy; maybe none.
-func (sc *sidecarScope) addressesOf(svc *mesh.Service) []string {
-	if sc.usesAllocated(svc) {
-		return svc.Allocated
-	}
-	return svc.Addresses
 }
 
 // onPort returns the service with one of its ports only; or nil.

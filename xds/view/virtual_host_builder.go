@@ -319,9 +319,8 @@ func (b *virtualHostBuilder) addHost(r hostRoutes, d hostDomains, svc *service) 
 // serviceDomains are the domains of a service for proxies of one DNS domain, which share
 // them.
 type serviceDomains struct {
-	domain string // empty if it makes no difference
-	// allocated is whether addresses that the control plane chose are among them.
-	allocated bool
+	domain    string // empty if it makes no difference
+	addresses addressKind
 	hostDomains
 }
 
@@ -329,7 +328,7 @@ type serviceDomains struct {
 type serviceDomainsInput struct {
 	svc       *mesh.Service
 	domain    string
-	allocated bool
+	addresses addressKind
 }
 
 // build returns the host name, the host name with a final dot, its short forms within the
@@ -342,16 +341,12 @@ func (in serviceDomainsInput) build(*meshContext) *serviceDomains {
 	}
 	d.shortNames = append(d.shortNames, shortNames(name, in.domain)...)
 	d.domains = append(d.domains, d.shortNames...)
-	addresses := in.svc.Addresses
-	if in.allocated {
-		addresses = in.svc.Allocated
-	}
-	for _, a := range addresses {
+	for _, a := range in.addresses.of(in.svc) {
 		if isIP(a) && a != "0.0.0.0" {
 			d.domains = append(d.domains, bracketed(a))
 		}
 	}
-	return &serviceDomains{in.domain, in.allocated, d}
+	return &serviceDomains{in.domain, in.addresses, d}
 }
 
 // clusterDomain is the domain that the short names of a host depend on; empty if the host
@@ -370,8 +365,8 @@ func (b *virtualHostBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	if svc.full != nil {
 		whole = svc.full
 	}
-	in := serviceDomainsInput{whole.Service, clusterDomain(string(svc.Hostname), b.sc.domain), b.sc.usesAllocated(whole.Service)}
-	if whole.domains == nil || whole.domains.domain != in.domain || whole.domains.allocated != in.allocated {
+	in := serviceDomainsInput{whole.Service, clusterDomain(string(svc.Hostname), b.sc.domain), b.sc.addressKindOf(whole.Service)}
+	if whole.domains == nil || whole.domains.domain != in.domain || whole.domains.addresses != in.addresses {
 		whole.domains = b.sc.serviceDomains.get(b.sc.meshContext, in)
 	}
 	d := whole.domains.hostDomains

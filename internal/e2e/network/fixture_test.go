@@ -39,6 +39,8 @@ type lan struct {
 	name   string
 	orders []string
 	agents map[string]*meshtest.Process
+	// webAgent are further arguments of web's agent.
+	webAgent []string
 }
 
 func newLAN(t *testing.T, orders int) *lan {
@@ -126,15 +128,18 @@ spec:
 apiVersion: networking.istio.io/v1
 kind: WorkloadEntry
 metadata: {name: web, namespace: shop}
-spec: {address: %[1]s, labels: {app: web}, serviceAccount: web}
----
+spec: {address: %s, labels: {app: web}, serviceAccount: web}
+`, address(5))
+	if len(l.webAgent) == 0 {
+		fmt.Fprintf(&b, `---
 apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: web, namespace: shop}
 spec:
   workloadSelector: {labels: {app: web}}
-  egress: [{port: {number: 9080, name: http, protocol: HTTP}, bind: %[1]s, hosts: ["./*"]}]
+  egress: [{port: {number: 9080, name: http, protocol: HTTP}, bind: %s, hosts: ["./*"]}]
 `, address(5))
+	}
 	for i, name := range l.orders {
 		fmt.Fprintf(&b, `---
 apiVersion: networking.istio.io/v1
@@ -175,7 +180,7 @@ func (l *lan) start(serverArgs ...string) {
 	l.startServer(serverArgs...)
 	fairlead, app := l.Binaries()
 	for i, name := range append([]string{"web"}, l.orders...) {
-		at, account, probe := address(5), "shop/web", []string(nil)
+		at, account, probe := address(5), "shop/web", l.webAgent
 		if i > 0 {
 			at, account, probe = address(9+i), "shop/orders", []string{"--probe-http", "127.0.0.1:8080/healthz", "--probe-period", "1s"}
 			l.run(name+"-app", name, app, "--name", name, "--listen", "127.0.0.1:8080")
@@ -212,12 +217,20 @@ func (l *lan) awaitHealth(health string, hosts ...string) {
 // client asks web's Envoy from web's host.
 func (l *lan) client(timeout time.Duration) *http.Client {
 	l.t.Helper()
-	ns, err := os.Open("/run/netns/" + l.in("web"))
+	tr := &http.Transport{MaxIdleConnsPerHost: 64, DialContext: l.dialer("web")}
+	l.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: timeout}
+}
+
+// dialer connects from a host.
+func (l *lan) dialer(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	l.t.Helper()
+	ns, err := os.Open("/run/netns/" + l.in(host))
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { _ = ns.Close() })
-	tr := &http.Transport{MaxIdleConnsPerHost: 64, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		type answer struct {
 			c   net.Conn
 			err error
@@ -234,9 +247,7 @@ func (l *lan) client(timeout time.Duration) *http.Client {
 		}()
 		a := <-dialled
 		return a.c, a.err
-	}}
-	l.t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: timeout}
+	}
 }
 
 // request is one request of a load.

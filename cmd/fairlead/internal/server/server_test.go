@@ -314,7 +314,7 @@ func TestChartsMeshConfig(t *testing.T) {
 	dir := treeOf(t, map[string]string{"a.yaml": rule("default", "a")})
 	cfg := config(t, dir)
 	cfg.MeshConfigFile = filepath.Join(t.TempDir(), "mesh.yaml")
-	const chart = "proxyHttpPort: 15007\ndefaultConfig: {discoveryAddress: \"istiod.istio-system.svc:15012\", proxyMetadata: {A: b}}\ndefaultProviders: {metrics: [prometheus]}\n"
+	const chart = "inboundClusterStatName: a\ndefaultConfig: {discoveryAddress: \"istiod.istio-system.svc:15012\", proxyMetadata: {A: b}}\ndefaultProviders: {metrics: [prometheus]}\n"
 	put(t, cfg.MeshConfigFile, chart+"connectTimeout: 3s\n")
 	r := start(t, cfg)
 	inForce := func(r *running, namespace string) {
@@ -328,7 +328,7 @@ func TestChartsMeshConfig(t *testing.T) {
 				t.Errorf("connectTimeout %s", timeout)
 			}
 			src := r.sources()
-			return src.fault("mesh-config", "mesh.yaml:1:16", "proxyHttpPort", "error", "proxies have no port")
+			return src.fault("mesh-config", "mesh.yaml:1:25", "inboundClusterStatName", "error", "clusters have Envoy's names")
 		})
 	}
 	inForce(r, "istio-system")
