@@ -135,6 +135,7 @@ func Rooms() map[string]Room {
 		"internal/e2e/upgrade":   {"tests: what the release before left on disk goes on", nil},
 		"internal/e2e/consul":    {"tests: a mesh over a Consul catalog holds, whatever befalls Consul", nil},
 		"internal/e2e/clocks":    {"tests: clocks of server and hosts are set, and traffic goes on", nil},
+		"internal/e2e/capture":   {"tests: connections of unmodified programs go where they are declared to go, whatever dies", nil},
 		"internal/e2e/network":   {"tests: a mesh holds when its network fails", nil},
 		"internal/e2e/faults":    {"tests: a mesh holds, whatever dies and however files change", nil},
 
