@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/agent/capture/beat"
+	"github.com/fairlead/fairlead/agent/dns"
 	"github.com/fairlead/fairlead/agent/health"
 	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/metrics"
@@ -62,15 +63,18 @@ type Config struct {
 	// alive, and CapturePort the outbound port of its Envoy there; empty means that it reports nothing.
 	CaptureSocket string
 	CapturePort   uint16
-	// Names takes what the agent answers to DNS queries; nil means that it answers none. A gateway
-	// answers none.
-	Names relay.NameTable
 	// HTTPProxyPort is where Envoy listens, at 127.0.0.1, for applications that use an HTTP proxy; 0
 	// means MeshConfig's proxyHttpPort.
 	HTTPProxyPort uint16
 	// LoopbackAddresses has Envoy listen for each service at an address of 127.0.0.0/8, for hosts
 	// without capture.
 	LoopbackAddresses bool
+	// DNS has the agent answer DNS queries of this host's applications, at DNSAddresses, which are
+	// loopback addresses; nil means [dns.DefaultAddresses]. DNSResolvConf names the nameservers for
+	// all other names; empty means /etc/resolv.conf. A gateway answers no names of the mesh.
+	DNS           bool
+	DNSAddresses  []netip.AddrPort
+	DNSResolvConf string
 	// MeshID, ClusterID, Network, Labels and Locality are sent to the control plane in the
 	// node; all may be empty.
 	MeshID, ClusterID, Network string
@@ -127,6 +131,9 @@ type Agent struct {
 	log *slog.Logger
 
 	saver *saver
+	// names and dns answer DNS queries, or are nil.
+	names *dns.Table
+	dns   *dns.Server
 	// refused signals that a server rejected the host, returned that one can be reached again,
 	// answered has the server that answered last, and named that the control plane may have a name
 	// for the workload.
@@ -218,7 +225,17 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	log := c.Logger.With("component", "agent")
-	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), returned: make(chan struct{}, 1), named: make(chan struct{}, 1), answered: make(chan string, 1), configured: make(chan struct{}, 1), reprobe: make(chan struct{}, 1)}, nil
+	var names *dns.Table
+	var server *dns.Server
+	if c.DNS {
+		names = &dns.Table{}
+		var err error
+		server, err = dns.New(dns.Config{Logger: c.Logger, Table: names, Addresses: c.DNSAddresses, ResolvConf: c.DNSResolvConf})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &Agent{c: c, log: log, names: names, dns: server, saver: newSaver(log), refused: make(chan struct{}, 1), returned: make(chan struct{}, 1), named: make(chan struct{}, 1), answered: make(chan string, 1), configured: make(chan struct{}, 1), reprobe: make(chan struct{}, 1)}, nil
 }
 
 // Names in RunDir. Envoy's admin socket is moved: see adminPaths.
@@ -247,6 +264,26 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
+	if a.dns == nil {
+		return a.run(ctx)
+	}
+	if err := a.dns.Listen(ctx); err != nil {
+		return fmt.Errorf("%w: another agent may use the port; choose one with --dns-address", err)
+	}
+	// Names are answered before the host has joined, and until Envoy has ended.
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.dns.Run(serving) })
+	group.Go(func() error {
+		defer end()
+		return a.run(ctx)
+	})
+	return group.Wait()
+}
+
+// run is Run, without DNS.
+func (a *Agent) run(ctx context.Context) error {
 	binary, err := proxy.FindBinary(ctx, a.c.Envoy, proxy.Environment(a.c.Environ, a.c.EnvoyEnv))
 	if err != nil {
 		return err

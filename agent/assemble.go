@@ -79,8 +79,13 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
 	var names relay.NameTable
-	if a.c.Names != nil && e.Type != bootstrap.TypeRouter {
-		names, proto.ClientFeatures = a.c.Names, append(proto.ClientFeatures, bootstrap.FeatureNames)
+	switch {
+	case a.names == nil:
+	case e.Type == bootstrap.TypeRouter:
+		a.names.Absent()
+	default:
+		a.names.SetDomain(e.pair.Namespace + ".svc." + a.c.DNSDomain)
+		names, proto.ClientFeatures = a.names, append(proto.ClientFeatures, bootstrap.FeatureNames)
 	}
 	if port := a.metricsPort.Load(); port > 0 {
 		bootstrap.SetMetricsPort(proto, uint16(port))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fairlead/fairlead/agent/dns"
 	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
@@ -61,6 +62,8 @@ type Status struct {
 	FileProblems []string `json:"file_problems,omitempty"`
 	// AccessLogs are the logs that Envoy writes to files, and what the rotation of them did.
 	AccessLogs logrotate.Status `json:"access_logs"`
+	// DNS is what the agent's DNS does; nil if it is off.
+	DNS *dns.Status `json:"dns,omitempty"`
 	// RemadeSockets count, by name, how often a socket was made again because somebody had
 	// removed it.
 	RemadeSockets map[string]uint64 `json:"remade_sockets,omitempty"`
@@ -106,6 +109,10 @@ func (a *Agent) Status() Status {
 	if a.logs != nil {
 		s.AccessLogs = a.logs.Status()
 	}
+	if a.dns != nil {
+		answers := a.dns.Status()
+		s.DNS = &answers
+	}
 	if a.secrets != nil {
 		s.FileProblems = a.secrets.FileProblems()
 	}
@@ -140,6 +147,9 @@ func (a *Agent) Remarks() []string {
 	out = append(out, s.SocketProblems...)
 	out = append(out, s.FileProblems...)
 	out = append(out, s.AccessLogs.Problems...)
+	if s.DNS != nil {
+		out = append(out, s.DNS.Remarks()...)
+	}
 	for _, u := range s.Unsaved {
 		out = append(out, fmt.Sprintf("%s could not be saved for %s (in use; lost by a restart): %s",
 			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))
@@ -207,6 +217,9 @@ func (a *Agent) Starting(ctx context.Context) []string {
 	}
 	if err := (envoyReadiness{a}).Ready(ctx); err != nil {
 		why = append(why, "Envoy has no configuration yet")
+	}
+	if s.DNS != nil && s.DNS.Table == dns.StateNone {
+		why = append(why, "the agent's DNS has no names yet")
 	}
 	return why
 }

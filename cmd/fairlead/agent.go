@@ -37,6 +37,7 @@ type agentFlags struct {
 	httpAddress   string
 	appMetrics    string
 	envoyLogLevel string
+	dnsAddresses  []string
 
 	accessLogMaxMiB int
 	probe           probeFlags
@@ -80,6 +81,9 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.Uint16Var(&c.CapturePort, "capture-port", 15001, "outbound-port of this workload in capture.yaml, for --capture-socket")
 	fl.Uint16Var(&c.HTTPProxyPort, "http-proxy-port", 0, "port of 127.0.0.1 at which Envoy is an HTTP proxy for this host's programs, such as 15080 (http_proxy=http://127.0.0.1:15080): they call services by name, without capture. Every user of the machine can use it. 0 means proxyHttpPort of MeshConfig, or none")
 	fl.BoolVar(&c.LoopbackAddresses, "loopback-addresses", false, "Envoy listens for each service at an address of 127.0.0.0/8 of its own and at the service's ports, without capture. Every user of the machine can use them. fairlead addresses --etc-hosts loopback prints lines for /etc/hosts")
+	fl.BoolVar(&c.DNS, "dns", false, "answer DNS queries of this host's applications: names of hosts of the mesh; all others are forwarded to the nameservers of --dns-resolv-conf")
+	fl.StringSliceVar(&f.dnsAddresses, "dns-address", []string{"127.0.0.1:15053", "[::1]:15053"}, "IP:PORT at which --dns answers, by UDP and TCP; loopback addresses only; may be repeated")
+	fl.StringVar(&c.DNSResolvConf, "dns-resolv-conf", "/etc/resolv.conf", "file that names the nameservers to which --dns forwards; read again when it changes. If it names the stub of systemd-resolved, /run/systemd/resolve/resolv.conf is read")
 	fl.StringVar(&c.Network, "network", "", "name of the network that this host is in")
 	fl.StringVar(&c.Envoy, "envoy", "", "Envoy binary to run; empty means the first usable one in $PATH and the usual directories")
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")
@@ -218,6 +222,13 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 			errs = append(errs, fmt.Errorf("--admin-address %q: write IP:PORT, such as 127.0.0.1:15000", f.adminAddress))
 		}
 		f.cfg.AdminAddress = ap
+	}
+	for _, s := range f.dnsAddresses {
+		ap, err := netip.ParseAddrPort(s)
+		if err != nil || !ap.Addr().IsLoopback() {
+			errs = append(errs, fmt.Errorf("--dns-address %q: write IP:PORT with a loopback address, such as 127.0.0.1:15053", s))
+		}
+		f.cfg.DNSAddresses = append(f.cfg.DNSAddresses, ap)
 	}
 	for _, s := range f.cfg.Servers {
 		if _, _, err := net.SplitHostPort(s); err != nil {

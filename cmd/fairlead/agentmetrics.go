@@ -85,23 +85,28 @@ type agentCollector struct {
 	expiry, start, running, connected, rejected, unsaved *prometheus.Desc
 	refused, closed                                      *prometheus.Desc
 	rotations, unrotated, removed, dropped               *prometheus.Desc
+	queries, names, nameservers, loops                   *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
 	return &agentCollector{
-		status:    status,
-		expiry:    prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "Expiry of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
-		start:     prometheus.NewDesc("fairlead_agent_cert_start_timestamp", "Beginning of the validity of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
-		running:   prometheus.NewDesc("istio_agent_envoy_running", "1 if Envoy runs, else 0.", nil, nil),
-		connected: prometheus.NewDesc("fairlead_agent_connected", "1 if the agent is connected to a control plane, else 0.", nil, nil),
-		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "xDS resources that Envoy rejects (NACK) now.", nil, nil),
-		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are outdated because saving failed. A restart would use the old content.", nil, nil),
-		refused:   prometheus.NewDesc("fairlead_agent_refused_calls_total", "gRPC calls at the agent's sockets for Envoy that were rejected because they have no valid token.", nil, nil),
-		closed:    prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the agent's sockets for Envoy that were closed because they showed no valid token.", nil, nil),
-		rotations: prometheus.NewDesc("fairlead_agent_access_log_rotations_total", "Rotations of access logs that Envoy writes to files, and of Envoy's output.", nil, nil),
-		unrotated: prometheus.NewDesc("fairlead_agent_access_log_problems", "Problems for which a log of Envoy is not rotated now and may grow without limit.", nil, nil),
-		removed:   prometheus.NewDesc("fairlead_agent_access_log_removed_early_total", "Rotated files of Envoy's logs that were removed before their time because their file system was full.", nil, nil),
-		dropped:   prometheus.NewDesc("fairlead_agent_access_log_dropped_bytes_total", "Bytes of Envoy's output that were dropped: no room, or the agent's standard output did not take them.", nil, nil),
+		status:      status,
+		expiry:      prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "Expiry of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
+		start:       prometheus.NewDesc("fairlead_agent_cert_start_timestamp", "Beginning of the validity of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
+		running:     prometheus.NewDesc("istio_agent_envoy_running", "1 if Envoy runs, else 0.", nil, nil),
+		connected:   prometheus.NewDesc("fairlead_agent_connected", "1 if the agent is connected to a control plane, else 0.", nil, nil),
+		rejected:    prometheus.NewDesc("fairlead_agent_rejected_resources", "xDS resources that Envoy rejects (NACK) now.", nil, nil),
+		unsaved:     prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are outdated because saving failed. A restart would use the old content.", nil, nil),
+		refused:     prometheus.NewDesc("fairlead_agent_refused_calls_total", "gRPC calls at the agent's sockets for Envoy that were rejected because they have no valid token.", nil, nil),
+		closed:      prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the agent's sockets for Envoy that were closed because they showed no valid token.", nil, nil),
+		rotations:   prometheus.NewDesc("fairlead_agent_access_log_rotations_total", "Rotations of access logs that Envoy writes to files, and of Envoy's output.", nil, nil),
+		unrotated:   prometheus.NewDesc("fairlead_agent_access_log_problems", "Problems for which a log of Envoy is not rotated now and may grow without limit.", nil, nil),
+		removed:     prometheus.NewDesc("fairlead_agent_access_log_removed_early_total", "Rotated files of Envoy's logs that were removed before their time because their file system was full.", nil, nil),
+		dropped:     prometheus.NewDesc("fairlead_agent_access_log_dropped_bytes_total", "Bytes of Envoy's output that were dropped: no room, or the agent's standard output did not take them.", nil, nil),
+		queries:     prometheus.NewDesc("fairlead_agent_dns_queries_total", "DNS queries, by answer: mesh (from the names of the mesh), forwarded (as a nameserver answered), refused (not allowed), failed (SERVFAIL). Only with --dns.", []string{"answer"}, nil),
+		names:       prometheus.NewDesc("fairlead_agent_dns_names", "Host names of the mesh that the agent answers. Only with --dns.", nil, nil),
+		nameservers: prometheus.NewDesc("fairlead_agent_dns_nameserver_failures_total", "Queries that a nameserver of the host did not answer, since resolv.conf named it. Only with --dns.", []string{"nameserver"}, nil),
+		loops:       prometheus.NewDesc("fairlead_agent_dns_loops", "Nameservers that send queries back to the agent, and are left out. Only with --dns.", nil, nil),
 	}
 }
 
@@ -119,6 +124,10 @@ func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.unrotated
 	ch <- c.removed
 	ch <- c.dropped
+	ch <- c.queries
+	ch <- c.names
+	ch <- c.nameservers
+	ch <- c.loops
 }
 
 // Collect implements [prometheus.Collector].
@@ -142,6 +151,19 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.unrotated, prometheus.GaugeValue, float64(len(s.AccessLogs.Problems)))
 	ch <- prometheus.MustNewConstMetric(c.removed, prometheus.CounterValue, float64(s.AccessLogs.RemovedEarly))
 	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(s.AccessLogs.DroppedBytes))
+	if s.DNS == nil {
+		return
+	}
+	for answer, n := range map[string]uint64{"mesh": s.DNS.Mesh, "forwarded": s.DNS.Forwarded, "refused": s.DNS.Refused, "failed": s.DNS.Failed} {
+		ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(n), answer)
+	}
+	ch <- prometheus.MustNewConstMetric(c.names, prometheus.GaugeValue, float64(s.DNS.Names))
+	loops := 0.0
+	for _, u := range s.DNS.Upstreams { // at most eight
+		loops += oneIf(u.Loops)
+		ch <- prometheus.MustNewConstMetric(c.nameservers, prometheus.CounterValue, float64(u.Failures), u.Address)
+	}
+	ch <- prometheus.MustNewConstMetric(c.loops, prometheus.GaugeValue, loops)
 }
 
 func oneIf(b bool) float64 {

@@ -37,6 +37,7 @@ func TestGroup(t *testing.T) {
 // what is left of them.
 var dissected = map[string]string{
 	"agent/assemble.go":                          "where the agent's own listener is",
+	"agent/dns/probe.go":                         "this server's own listeners",
 	"agent/capture/facts.go":                     "ports of sshd in files",
 	"agent/enroll.go":                            "the agent's own address",
 	"agent/metrics/handler.go":                   "the address of the application, which is dialed",

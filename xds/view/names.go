@@ -38,12 +38,13 @@ const NameTable mesh.Hostname = "."
 type namesKey struct {
 	allocated bool // it uses addresses that the control plane chose
 	ipv6      bool // it can reach IPv6
+	loopback  bool // it has services at addresses of the loopback interface
 }
 
 // namesKeyOf is the key of a proxy that answers names.
 func (pc *proxyContext) namesKeyOf() namesKey {
 	_, ipv6 := pc.proxy.families()
-	return namesKey{allocated: pc.proxy.Interception != InterceptNone, ipv6: ipv6}
+	return namesKey{allocated: pc.proxy.Interception != InterceptNone, ipv6: ipv6, loopback: pc.access.loopback}
 }
 
 func (k namesKey) build(*scopeState) *namesState { return &namesState{key: k} }
@@ -112,6 +113,8 @@ func (in nameInput) build(pool *internPool) *Name {
 	}
 	addresses := in.svc.Addresses
 	switch {
+	case in.loopback && loopbackOf(in.svc) != nil:
+		addresses = loopbackOf(in.svc)
 	case len(addresses) > 0:
 	case in.svc.Resolution == mesh.ResolutionNone:
 		addresses = in.workloads.addresses()

@@ -50,12 +50,13 @@ func TestNames(t *testing.T) {
 	}{
 		"captured_ipv4": {InterceptRedirect, []string{"10.0.0.1"}, map[string]string{"own.lab": "10.1.0.1 _http", "given.lab": "240.240.0.7 _tcp _dns"}},
 		"captured_both": {InterceptRedirect, []string{"10.0.0.1", "2001:db8::9"}, map[string]string{"own.lab": "10.1.0.1 2001:db8::1 _http", "given.lab": "240.240.0.7 2001:2::7 _tcp _dns"}},
+		"loopback":      {InterceptNone, []string{"10.0.0.2"}, map[string]string{"own.lab": "10.1.0.1 _http", "given.lab": "127.240.0.7 _tcp _dns"}},
 		"not_captured":  {InterceptNone, []string{"10.0.0.1"}, map[string]string{"own.lab": "10.1.0.1 _http"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := proxyIn("shop", nil)
-			p.Interception, p.Addresses = c.mode, c.addresses
+			p.Interception, p.Addresses, p.Loopback = c.mode, c.addresses, c.addresses[0] == "10.0.0.2"
 			if got := namesOf(x.Build(p)); len(got) > 0 {
 				t.Errorf("a proxy that asks for no names has %v", got)
 			}

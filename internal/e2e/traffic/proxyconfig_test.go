@@ -70,7 +70,7 @@ func TestProxyConfigOfARealEnvoy(t *testing.T) {
 		"server": {"client", "--run-dir", runDir("server")}, "agent": {"--agent-run-dir", runDir("client")}, "file": {"-f", file},
 	}
 	wants := map[string]string{ // what the table has of each source that has the type
-		"cluster": "echo.shop.internal 9080 v1 outbound", "listener": "127.", "route": "outbound|9080|v1|echo.shop.internal 90 7s echo.shop", "virtual-host": "", "extension": "", "proxyconfig": "",
+		"cluster": "echo.shop.internal 9080 v1 outbound", "listener": "127.", "route": "outbound|9080|v1|echo.shop.internal 90 7s echo.shop", "virtual-host": "", "extension": "", "proxyconfig": "", "name": "",
 		"endpoint": "9080 HEALTHY", "secret": "ROOTCA CA ACTIVE true", "bootstrap": "node id sidecar~", "log": "admin", "all": "listener",
 	}
 	lacks := map[string]string{"server secret": "", "server bootstrap": "", "server log": "", "file log": ""}
