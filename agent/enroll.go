@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -96,8 +97,21 @@ func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
 }
 
 // loadEnrollment reads the saved enrollment; nil if there is none.
-func (a *Agent) loadEnrollment() (*enrollment, error) {
-	b, err := durable.ReadFile(a.inState(enrollmentFile), maxEnrollment)
+func (a *Agent) loadEnrollment() (*enrollment, error) { return readEnrollment(a.c.StateDir) }
+
+// Known is what the state directory of an agent that has joined says of the host: the servers of the
+// control plane, and its address in the mesh. Both are empty if there is nothing.
+func Known(stateDir string) (servers []string, address string, err error) {
+	m, err := readEnrollment(stateDir)
+	if m == nil {
+		return nil, "", err
+	}
+	return m.Servers, m.Address, nil
+}
+
+func readEnrollment(stateDir string) (*enrollment, error) {
+	path := filepath.Join(stateDir, enrollmentFile)
+	b, err := durable.ReadFile(path, maxEnrollment)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -108,7 +122,7 @@ func (a *Agent) loadEnrollment() (*enrollment, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
-		return nil, fmt.Errorf("reading %q: %w: remove it and start once with --token", a.inState(enrollmentFile), err)
+		return nil, fmt.Errorf("reading %q: %w: remove it and start once with --token", path, err)
 	}
 	return &m, nil
 }

@@ -63,6 +63,7 @@ free one and logs that.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd, f) },
 	}
 	f.bind(cmd)
+	cmd.AddCommand(newAgentCheck())
 	return cmd
 }
 
@@ -148,9 +149,12 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Routes: map[string]http.Handler{
 			"GET /stats/prometheus": page.all,
 			"GET /v1/status":        admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
-			"GET /v1/config_dump":   envoySays(a.ConfigDump),
-			"GET /v1/clusters":      envoySays(a.EnvoyClusters),
-			"GET /v1/logging":       envoySays(a.EnvoyLogging),
+			"GET /v1/problems": admin.JSON(func(ctx context.Context, _ *http.Request, _ struct{}) (agentProblems, error) {
+				return agentProblems{Server: connectedServer(a.Status()), NotReady: a.NotReady(ctx), Remarks: a.Remarks()}, nil
+			}),
+			"GET /v1/config_dump": envoySays(a.ConfigDump),
+			"GET /v1/clusters":    envoySays(a.EnvoyClusters),
+			"GET /v1/logging":     envoySays(a.EnvoyLogging),
 			"POST /v1/logging": admin.JSON(func(ctx context.Context, _ *http.Request, in agent.LogChange) (struct{}, error) {
 				return struct{}{}, a.SetEnvoyLogging(ctx, in)
 			}),

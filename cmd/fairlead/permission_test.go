@@ -62,7 +62,11 @@ func TestDeniedSaysWhoMay(t *testing.T) {
 		}
 		if c.Flag("state-dir") != nil {
 			kept++
-			for _, state := range []string{closed, filepath.Join(closed, "new"), filepath.Join(open, "new")} {
+			states := []string{closed, filepath.Join(closed, "new"), filepath.Join(open, "new")}
+			if c.CommandPath() == "fairlead agent check" {
+				states = states[:2] // it makes none
+			}
+			for _, state := range states {
 				as.wantRefused(t, append(slices.Clone(path), "--state-dir", state, "--run-dir", filepath.Join(as.home, "run")), []string{`" belongs to user root and group root, mode 07`, "run the command as root (sudo)"})
 			}
 		}

@@ -86,6 +86,7 @@ func Rooms() map[string]Room {
 		"agent/capture/beat":   {"the socket on which agents report to the capture service", []string{"agent/peercred", "internal/loglimit"}},
 		"agent/capture/keeper": {"the capture service: keeps the table, and its routes", []string{"agent/capture", "agent/capture/beat", "internal/loglimit", "pki/durable"}},
 		"agent/logrotate":      {"bounds what Envoy writes to log files", nil},
+		"agent/check":          {"what is wrong on a host, and what to do", []string{"agent/proxy", "pki/svid"}},
 		"agent/health":         {"probes of the application", nil},
 
 		"bench":                         {"the figures people meet, each beside its budget", nil},

@@ -40,6 +40,11 @@ func NewHostStore(dir string, fsys durable.FS) (*HostStore, error) {
 	return &HostStore{path: filepath.Join(dir, "host.json"), fsys: fsys}, nil
 }
 
+// OpenHostStore is for reading: it makes no directory.
+func OpenHostStore(dir string) *HostStore {
+	return &HostStore{path: filepath.Join(dir, "host.json"), fsys: durable.OS{}}
+}
+
 // Path is the file.
 func (s *HostStore) Path() string { return s.path }
 

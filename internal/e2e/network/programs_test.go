@@ -3,11 +3,13 @@ package network
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +94,39 @@ func TestProgramsWithoutCapture(t *testing.T) {
 			_ = c.Close()
 			t.Errorf("another host is connected to %s", at)
 		}
+	}
+}
+
+// TestAgentCheck asks a host what is wrong with it: nothing, then that its server is away, and then that
+// its agent is gone.
+func TestAgentCheck(t *testing.T) {
+	l := newLAN(t, 1)
+	l.start()
+	fairlead, _ := l.Binaries()
+	check := func() (string, int) {
+		cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", l.in("web"), fairlead, "agent", "check", "--state-dir", l.StateDir("web"),
+			"--run-dir", l.RunDir("web"), "--envoy", envoytest.Binary(t), "-o", "json")
+		out, err := cmd.Output()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	if out, code := check(); code != 0 || strings.Contains(out, `"fault"`) || !strings.Contains(out, "connected to "+address(1)) || !strings.Contains(out, `"`+address(5)+`"`) {
+		t.Errorf("a host that is well: %d: %s", code, out)
+	}
+	l.Server.Stop()
+	l.agents["web"].Eventually(envoytest.Patience, func() error {
+		out, code := check()
+		if code == 0 || !strings.Contains(out, "no control plane is connected") || !strings.Contains(out, "connecting to the control plane") {
+			return fmt.Errorf("without a server: %d: %s", code, out)
+		}
+		return nil
+	})
+	l.agents["web"].Kill()
+	if out, code := check(); code != 1 || !strings.Contains(out, "is the process running") {
+		t.Errorf("without an agent: %d: %s", code, out)
 	}
 }
 

@@ -1,0 +1,183 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// Limits below which a host has too little.
+const (
+	minFree  = 100 << 20 // bytes; the state is some MiB, and each file is written beside the one before
+	minFiles = 4096      // Envoy needs two for each connection, and some hundreds for itself
+)
+
+// clock asks the kernel whether anything keeps the clock right, and compares it with the time that the
+// authority has certified.
+func (r *run) clock(context.Context) {
+	now := r.Now()
+	saved, err := svid.OpenClock(r.StateDir, "", nil)
+	if err == nil && saved.Behind(now) {
+		r.add("clock", Fault, fmt.Sprintf("the clock shows %s, which is before the time that the control plane has certified", now.UTC().Format(time.RFC3339)),
+			"set it, and have chrony or systemd-timesyncd keep it")
+		return
+	}
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	switch {
+	case err != nil:
+		r.add("clock", Unknown, fmt.Sprintf("asking the kernel whether the clock is kept right: %v", err), "check `timedatectl`")
+	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
+		r.add("clock", Warning, "nothing keeps the clock right (the kernel calls it unsynchronized)",
+			"run chrony or systemd-timesyncd: certificates count from the server's time on, for hours only")
+	default:
+		r.add("clock", OK, "kept right", "")
+	}
+}
+
+// disk looks at the directories of the agent.
+func (r *run) disk(context.Context) {
+	for _, dir := range []string{r.StateDir, r.RunDir} {
+		fi, err := os.Stat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if r.agentErr == nil {
+				r.add("disk", Fault, dir+" is gone while the agent runs", "restart the agent; it makes it again, and joins with its token")
+			} else {
+				r.add("disk", Warning, dir+" does not exist", "the agent makes it when it starts; if it has run before, check --state-dir and --run-dir")
+			}
+			continue
+		case err != nil:
+			r.add("disk", Unknown, fmt.Sprintf("%v", err), "run this command as root, or as the agent's user")
+			continue
+		case fi.Mode().Perm()&0o007 != 0 && dir == r.StateDir:
+			r.add("disk", Fault, fmt.Sprintf("%s has mode %#o: every user of the host could read keys in it", dir, fi.Mode().Perm()), "chmod 0700 "+dir)
+			continue
+		}
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			r.add("disk", Unknown, fmt.Sprintf("asking for the free space of %s: %v", dir, err), "check `df`")
+			continue
+		}
+		free := st.Bavail * uint64(st.Bsize)
+		switch {
+		case st.Flags&unix.ST_RDONLY != 0:
+			r.add("disk", Fault, dir+" is on a file system that is read-only", "mount it writable: certificates are renewed, and a restart would use the old ones")
+		case free < minFree || st.Files > 0 && st.Ffree < 1000:
+			r.add("disk", Fault, fmt.Sprintf("%s has %d MiB and %d files left", dir, free>>20, st.Ffree), "make room: what cannot be saved is lost by a restart")
+		default:
+			r.add("disk", OK, fmt.Sprintf("%s has %d MiB left", dir, free>>20), "")
+		}
+	}
+}
+
+// address checks that the host has the address that others call it by.
+func (r *run) address(context.Context) {
+	if !r.Address.IsValid() {
+		return
+	}
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		r.add("address", Unknown, fmt.Sprintf("asking for the addresses of the host: %v", err), "check `ip address`")
+		return
+	}
+	has := slices.ContainsFunc(list, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr().Unmap() == r.Address.Unmap()
+	})
+	if !has {
+		r.add("address", Fault, fmt.Sprintf("no interface has %s", r.Address), "set --address to one that `ip address` shows, and the address of the WorkloadEntry to the same")
+		return
+	}
+	r.add("address", OK, r.Address.String(), "")
+}
+
+// names checks that the host resolves names at all.
+func (r *run) names(context.Context) {
+	const file = "/etc/resolv.conf"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		r.add("dns", Warning, fmt.Sprintf("%v", err), "write it, unless no program of this host needs names from DNS")
+		return
+	}
+	var servers []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
+			servers = append(servers, f[1])
+		}
+	}
+	if len(servers) == 0 {
+		r.add("dns", Warning, file+" names no server", "name one, unless no program of this host needs names from DNS")
+		return
+	}
+	r.add("dns", OK, file+" names "+strings.Join(servers, ", "), "")
+}
+
+// envoy looks for an Envoy that the agent can run.
+func (r *run) envoy(ctx context.Context) {
+	b, err := proxy.FindBinary(ctx, r.Envoy, r.Environ)
+	if err != nil {
+		r.add("envoy", Fault, err.Error(), "install Envoy, or name one with --envoy")
+		return
+	}
+	r.add("envoy", OK, fmt.Sprintf("%s is %s", b.Path, b.Version), "")
+}
+
+// ports looks who has the ports of the agent and its Envoy, if these do not run.
+func (r *run) ports(ctx context.Context) {
+	if r.agentErr == nil {
+		return // they have them
+	}
+	at := slices.Clone(r.Ports)
+	if r.Capture {
+		for _, port := range []uint16{15001, 15006} {
+			at = append(at, netip.AddrPortFrom(netip.IPv4Unspecified(), port), netip.AddrPortFrom(netip.IPv6Unspecified(), port))
+		}
+	}
+	free := true
+	for _, a := range at {
+		err := proxy.CheckFree(ctx, []netip.AddrPort{a})
+		switch {
+		case err == nil, errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EADDRNOTAVAIL) && a.Addr().Is6():
+		default:
+			free = false
+			r.add("ports", Fault, err.Error(), "stop that process, or have it listen elsewhere")
+		}
+	}
+	if free && len(at) > 0 {
+		r.add("ports", OK, "free", "")
+	}
+}
+
+// privilege looks at the limits of this process, which the agent has too if it starts in the same way.
+func (r *run) privilege(context.Context) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err == nil && l.Max < minFiles {
+		r.add("limits", Warning, fmt.Sprintf("at most %d open files", l.Max), "raise LimitNOFILE (ulimit -Hn): Envoy needs two for each connection")
+		return
+	}
+	r.add("limits", OK, fmt.Sprintf("%d open files", l.Max), "")
+}
+
+// security looks for what may forbid the agent something that its permissions allow.
+func (r *run) security(context.Context) {
+	if b, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && strings.TrimSpace(string(b)) == "1" {
+		r.add("selinux", Warning, "SELinux is enforcing; no policy for Fairlead is known",
+			"if Envoy cannot listen or connect, `ausearch -m avc -ts recent` says what was denied")
+		return
+	}
+	r.add("selinux", OK, "not enforcing", "")
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/check"
+	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/internal/wallclock"
+)
+
+// agentProblems is what a running agent knows to be wrong.
+type agentProblems struct {
+	Server   string   `json:"server"`
+	NotReady []string `json:"not_ready"`
+	Remarks  []string `json:"remarks"`
+}
+
+// connectedServer is the control plane of an agent, or empty.
+func connectedServer(s agent.Status) string {
+	if s.Relay == nil {
+		return ""
+	}
+	return s.Relay.Upstream.Server
+}
+
+func newAgentCheck() *cobra.Command {
+	var f agentFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what is wrong on this host, and what to do",
+		Long: `Checks this host: the running agent, the clock, disks, the host's certificate or join token, its
+address, connections to the control plane, names, Envoy, ports, limits and SELinux. It changes nothing, and
+works whether the agent runs or not.
+
+Give it the settings of the agent (--settings), and run it as root or as the agent's user. What it cannot
+find out it calls unknown.
+
+For packet capture, fairlead capture status and plan say more.
+
+Exit code 0: nothing is broken; 1: something is, and the line says what to do; 2: could not run.`,
+		Example: "  fairlead agent check --settings /etc/fairlead/agent.yaml --state-dir /var/lib/fairlead-agent --run-dir /run/fairlead-agent\n  fairlead agent check -o json",
+		Args:    noArgs,
+	}
+	f.bind(cmd)
+	outputFlag(cmd, &output)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		in, err := f.checkInput()
+		if err != nil {
+			return err
+		}
+		found := check.Run(cmd.Context(), in)
+		if err := writeFindings(cmd.OutOrStdout(), found, output); err != nil {
+			return err
+		}
+		if !check.Well(found) {
+			return errInvalid
+		}
+		return nil
+	}
+	return cmd
+}
+
+// checkInput is what the checks need to know of the settings. Unlike the agent it waits for nothing,
+// and takes what is missing as something to report.
+func (f *agentFlags) checkInput() (check.Input, error) {
+	c := &f.cfg
+	in := check.Input{
+		StateDir: c.StateDir, RunDir: c.RunDir, Token: c.Token, Servers: c.Servers, Envoy: c.Envoy, Capture: c.Capture, Now: wallclock.Now,
+		Environ: proxy.Environment(os.Environ(), append(proxy.UsualEnvironment(), c.EnvoyEnv...)),
+	}
+	if f.tokenFile != "" && f.tokenFile != "-" {
+		b, err := os.ReadFile(f.tokenFile)
+		in.Token, in.TokenErr = strings.TrimSpace(string(b)), err
+	}
+	known, address, err := agent.Known(c.StateDir)
+	if errors.Is(err, fs.ErrPermission) {
+		return in, err
+	} // all else is reported by the check of the identity, which is in the same directory
+	if len(in.Servers) == 0 {
+		in.Servers = known
+	}
+	if address = cmp.Or(f.address, address); address != "" {
+		if in.Address, err = netip.ParseAddr(address); err != nil {
+			return in, fmt.Errorf("--address %q: write this host's IP address", address)
+		}
+		in.Ports = append(in.Ports, netip.AddrPortFrom(in.Address, 15021), netip.AddrPortFrom(in.Address, 15090))
+	}
+	if at, err := netip.ParseAddrPort(f.httpAddress); err == nil {
+		in.Ports = append(in.Ports, at)
+	}
+	if c.HTTPProxyPort != 0 {
+		in.Ports = append(in.Ports, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), c.HTTPProxyPort))
+	}
+	client := admin.NewClient(filepath.Join(c.RunDir, "admin.sock"))
+	in.Ask = func(ctx context.Context) (check.Agent, error) {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		var p agentProblems
+		err := client.Do(ctx, http.MethodGet, "/v1/problems", nil, &p)
+		return check.Agent{Server: p.Server, NotReady: p.NotReady, Problems: p.Remarks}, err
+	}
+	return in, nil
+}
+
+func writeFindings(w io.Writer, found []check.Finding, output string) error {
+	if output == "json" {
+		return json.NewEncoder(w).Encode(found)
+	}
+	return table(w, "CHECK\tSTATE\tWHAT", func(w io.Writer) {
+		for _, x := range found {
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", x.Check, x.State, strings.ReplaceAll(x.What, "\n", "; "))
+			if x.Do != "" {
+				_, _ = fmt.Fprintf(w, "\t\t-> %s\n", x.Do)
+			}
+		}
+	})
+}
