@@ -165,7 +165,7 @@ func checkExtensions(t *testing.T, now Configuration) {
 func TestRebuildsEqualBuilds(t *testing.T) {
 	t.Parallel()
 	coverage := meshgen.NewCoverage()
-	seeds := meshgen.Seeds(t, 6, 60)
+	seeds := meshgen.Seeds(t, 10, 60)
 	resorts := 0
 	for _, seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { resorts += rebuildsEqualBuilds(t, seed, coverage) })
