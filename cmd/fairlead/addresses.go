@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
-	"github.com/fairlead/fairlead/xds/view"
 )
 
 func newAddresses() *cobra.Command {
@@ -71,21 +70,16 @@ func writeHostsLines(to io.Writer, list []server.HostAddresses, loopback bool) e
 		if strings.HasPrefix(string(x.Host), "*") {
 			continue
 		}
-		for _, a := range x.Addresses {
-			if loopback {
-				var ok bool
-				if a, ok = view.LoopbackAddress(a); !ok {
-					continue
-				}
-			}
-			if strings.Contains(a, "/") { // a range
+		list := x.Addresses
+		if loopback {
+			list = []string{x.Loopback}
+		}
+		for _, a := range list {
+			if a == "" || strings.Contains(a, "/") { // a range
 				continue
 			}
 			if _, err := fmt.Fprintf(to, "%s %s\n", a, x.Host); err != nil {
 				return err
-			}
-			if loopback {
-				break // a proxy uses the first one
 			}
 		}
 	}

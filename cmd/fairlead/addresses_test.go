@@ -10,9 +10,9 @@ import (
 func TestHostsLines(t *testing.T) {
 	t.Parallel()
 	list := []server.HostAddresses{
-		{Host: "a.lab", Addresses: []string{"240.240.1.2", "2001:2::1"}, Allocated: true},
-		{Host: "b.lab", Addresses: []string{"10.0.0.1", "10.1.0.0/16", "240.240.1.3", "240.240.1.4"}},
-		{Host: "*.lab", Addresses: []string{"240.240.1.5"}},
+		{Host: "a.lab", Addresses: []string{"240.240.1.2", "2001:2::1"}, Loopback: "127.240.1.2", Allocated: true},
+		{Host: "b.lab", Addresses: []string{"10.0.0.1", "10.1.0.0/16", "240.240.1.3", "240.240.1.4"}, Loopback: "127.240.1.3"},
+		{Host: "*.lab", Addresses: []string{"240.240.1.5"}, Loopback: "127.240.1.5"},
 		{Host: "c.lab"},
 	}
 	for loopback, want := range map[bool]string{

@@ -106,7 +106,7 @@ func (f *agentFlags) checkInput() (check.Input, error) {
 		in.Ports = append(in.Ports, at)
 	}
 	if c.HTTPProxyPort != 0 {
-		in.Ports = append(in.Ports, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), c.HTTPProxyPort))
+		in.Ports = append(in.Ports, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), c.HTTPProxyPort))
 	}
 	client := admin.NewClient(filepath.Join(c.RunDir, "admin.sock"))
 	in.Ask = func(ctx context.Context) (check.Agent, error) {

@@ -52,7 +52,7 @@ func Rooms() map[string]Room {
 		"xds":             {"serves streams: connections, admission, pushes, status", []string{"internal/loglimit", "internal/peeraddr", "internal/refusals", "registry/mesh", "xds/view", "xds/cache", "xds/vhds", "xds/stream", "xds/bootstrap", "xds/proxyconfig", "xds/wire", "internal/safetext"}},
 		"xds/authn":       {"rules of RequestAuthentications as Envoy's filter for tokens", nil},
 		"xds/cache":       {"makes the configuration of proxies: views, encoded parts, layers and resources, each once", []string{"internal/weakmap", "registry/mesh", "xds/view", "xds/envoy", "xds/vhds", "xds/stream"}},
-		"xds/view":        {"what one proxy may see", []string{"internal/weakmap", "registry/mesh"}},
+		"xds/view":        {"what one proxy may see", []string{"internal/weakmap", "registry/addresses", "registry/mesh"}},
 		"xds/envoy":       {"Envoy's resources from the parts of a view", []string{"xds/authn", "xds/authz", "xds/bootstrap", "xds/vhds", "xds/view", "registry/mesh"}},
 		"xds/authz":       {"AuthorizationPolicies as Envoy's RBAC", nil},
 		"xds/authz/judge": {"whether RBAC allows a described request, and by which rule", nil},

@@ -43,6 +43,7 @@ var dissected = map[string]string{
 	"agent/metrics/handler.go":                   "the address of the application, which is dialed",
 	"cmd/fairlead/agent.go":                      "a setting",
 	"cmd/fairlead/agentmetrics.go":               "the agent's own listener",
+	"cmd/fairlead/agentcheck.go":                 "settings",
 	"cmd/fairlead/internal/server/config.go":     "settings, and the server's own listeners",
 	"cmd/fairlead/internal/server/glue.go":       "whether a host comes from the address that it claims",
 	"cmd/fairlead/internal/server/hosts.go":      "the server's own names",

@@ -1,8 +1,6 @@
 package view
 
 import (
-	"net/netip"
-
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -12,7 +10,7 @@ type localAccess struct {
 	// proxy; 0 if there is none.
 	httpProxyPort uint32
 	// loopback means that each service with a virtual address has an address of its own on the
-	// loopback interface: [LoopbackAddress].
+	// loopback interface: [Settings.LoopbackAddress].
 	loopback bool
 	// firstPort is the lowest port at which the proxy may listen; 0 if it may listen at any.
 	firstPort uint32
@@ -49,30 +47,14 @@ func (o *outboundListenerBuilder) addHTTPProxy() {
 	o.pending[key] = &pendingListener{key: key, bindToPort: true, protocol: mesh.HTTPProxy, chains: []*FilterChain{chain}}
 }
 
-// LoopbackAddress is an address of 127.0.0.0/8 for a virtual one of 240.0.0.0/4: Linux has all of
-// them without being asked, and anybody may listen there. It is the same with 127 in front.
-// 127.0.0.0/16 belongs to the host: resolvers and others are there.
-func LoopbackAddress(virtual string) (string, bool) {
-	a, err := netip.ParseAddr(virtual)
-	if err != nil || !a.Is4() {
-		return "", false
-	}
-	b := a.As4()
-	if b[0] < 240 || b[0] == 255 || b[1] == 0 {
-		return "", false
-	}
-	b[0] = 127
-	return netip.AddrFrom4(b).String(), true
-}
-
 // loopbackOf is the loopback address of a service's first virtual address; or nil.
-func loopbackOf(svc *mesh.Service) []string {
+func (s Settings) loopbackOf(svc *mesh.Service) []string {
 	list := svc.Addresses
 	if len(list) == 0 {
 		list = svc.Allocated
 	}
 	for _, v := range list {
-		if a, ok := LoopbackAddress(v); ok {
+		if a, ok := s.LoopbackAddress(v); ok {
 			return []string{a}
 		}
 	}
@@ -98,12 +80,12 @@ const (
 )
 
 // of are the addresses of a service.
-func (k addressKind) of(svc *mesh.Service) []string {
+func (k addressKind) of(settings Settings, svc *mesh.Service) []string {
 	switch k {
 	case allocatedAddresses:
 		return svc.Allocated
 	case loopbackAddresses:
-		return loopbackOf(svc)
+		return settings.loopbackOf(svc)
 	case ownAddresses:
 	}
 	return svc.Addresses
@@ -113,7 +95,7 @@ func (k addressKind) of(svc *mesh.Service) []string {
 // allocated ones: nothing else leads to them.
 func (sc *sidecarScope) addressKindOf(svc *mesh.Service) addressKind {
 	switch {
-	case sc.access.loopback && loopbackOf(svc) != nil:
+	case sc.access.loopback && sc.settings.loopbackOf(svc) != nil:
 		return loopbackAddresses
 	case sc.proxy.Interception != InterceptNone && len(svc.Addresses) == 0 && len(svc.Allocated) > 0:
 		return allocatedAddresses
@@ -124,5 +106,5 @@ func (sc *sidecarScope) addressKindOf(svc *mesh.Service) addressKind {
 
 // addressesOf are the addresses by which the proxy's applications reach a service; maybe none.
 func (sc *sidecarScope) addressesOf(svc *mesh.Service) []string {
-	return sc.addressKindOf(svc).of(svc)
+	return sc.addressKindOf(svc).of(sc.settings, svc)
 }

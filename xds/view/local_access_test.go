@@ -13,17 +13,23 @@ import (
 // two of one range, and never one of those that belong to the host.
 func TestLoopbackAddress(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{
-		"240.240.3.4": "127.240.3.4", "254.1.0.0": "127.1.0.0", "240.255.255.255": "127.255.255.255",
-		"240.0.0.1": "", "240.0.200.1": "", "255.1.1.1": "", "239.1.1.1": "", "10.1.2.3": "", "2001:2::1": "", "240.240.0.0/16": "", "::ffff:240.240.3.4": "", "x": "",
+	wide := Settings{AddressRange: netip.MustParsePrefix("241.0.0.0/8")}
+	for _, c := range []struct {
+		s        Settings
+		in, want string
+	}{
+		{in: "240.240.3.4", want: "127.240.3.4"}, {in: "240.240.255.255", want: "127.240.255.255"},
+		// Of another range: it would be the same as one of this.
+		{in: "241.240.3.4"}, {in: "240.241.3.4"}, {in: "10.1.2.3"}, {in: "2001:2::1"}, {in: "240.240.0.0/16"}, {in: "::ffff:240.240.3.4"}, {in: "x"},
+		{s: wide, in: "241.1.0.0", want: "127.1.0.0"}, {s: wide, in: "241.0.0.1"}, {s: wide, in: "240.240.3.4"},
 	} {
-		if got, ok := LoopbackAddress(in); got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %t; want %q", in, got, ok, want)
+		if got, ok := c.s.LoopbackAddress(c.in); got != c.want || ok != (c.want != "") {
+			t.Errorf("%s: %q, %t; want %q", c.in, got, ok, c.want)
 		}
 	}
 	host, seen := netip.MustParsePrefix("127.0.0.0/16"), map[string]bool{}
 	for a := netip.MustParseAddr("241.0.0.0"); a.Less(netip.MustParseAddr("241.3.0.0")); a = a.Next() {
-		got, ok := LoopbackAddress(a.String())
+		got, ok := wide.LoopbackAddress(a.String())
 		if !ok {
 			continue
 		}

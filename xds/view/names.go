@@ -113,8 +113,8 @@ func (in nameInput) build(pool *internPool) *Name {
 	}
 	addresses := in.svc.Addresses
 	switch {
-	case in.loopback && loopbackOf(in.svc) != nil:
-		addresses = loopbackOf(in.svc)
+	case in.loopback && pool.settings.loopbackOf(in.svc) != nil:
+		addresses = pool.settings.loopbackOf(in.svc)
 	case len(addresses) > 0:
 	case in.svc.Resolution == mesh.ResolutionNone:
 		addresses = in.workloads.addresses()

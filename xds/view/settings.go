@@ -2,8 +2,10 @@ package view
 
 import (
 	"cmp"
+	"net/netip"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/addresses"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -29,6 +31,26 @@ type Settings struct {
 	// speak first. 0 means DefaultCaptureDetectionTimeout. MeshConfig's protocolDetectionTimeout
 	// comes first.
 	CaptureDetectionTimeout time.Duration
+	// AddressRange is that of the virtual addresses that the server chooses; the zero value means
+	// the default.
+	AddressRange netip.Prefix
+}
+
+// LoopbackAddress is an address of 127.0.0.0/8 for a virtual one of the server's range: Linux has all
+// of them without being asked, and anybody may listen there. It is the same with 127 in front, so that
+// no two addresses of the range have the same one. 127.0.0.0/16 belongs to the host: resolvers and others
+// are there.
+func (s Settings) LoopbackAddress(virtual string) (string, bool) {
+	a, err := netip.ParseAddr(virtual)
+	if err != nil || !a.Is4() || !cmp.Or(s.AddressRange, addresses.Default()).Contains(a) {
+		return "", false
+	}
+	b := a.As4()
+	if b[1] == 0 {
+		return "", false
+	}
+	b[0] = 127
+	return netip.AddrFrom4(b).String(), true
 }
 
 // DefaultCaptureDetectionTimeout is long enough for the first bytes of TLS from a slow client:

@@ -333,7 +333,7 @@ type serviceDomainsInput struct {
 
 // build returns the host name, the host name with a final dot, its short forms within the
 // cluster's domain, and the addresses.
-func (in serviceDomainsInput) build(*meshContext) *serviceDomains {
+func (in serviceDomainsInput) build(mc *meshContext) *serviceDomains {
 	name := string(in.svc.Hostname)
 	d := hostDomains{name: name, domains: []string{bracketed(name)}}
 	if !isIP(name) && name != "*" {
@@ -341,7 +341,7 @@ func (in serviceDomainsInput) build(*meshContext) *serviceDomains {
 	}
 	d.shortNames = append(d.shortNames, shortNames(name, in.domain)...)
 	d.domains = append(d.domains, d.shortNames...)
-	for _, a := range in.addresses.of(in.svc) {
+	for _, a := range in.addresses.of(mc.settings, in.svc) {
 		if isIP(a) && a != "0.0.0.0" {
 			d.domains = append(d.domains, bracketed(a))
 		}

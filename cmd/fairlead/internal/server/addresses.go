@@ -108,6 +108,8 @@ type HostAddresses struct {
 	Namespace string        `json:"namespace"`
 	Host      mesh.Hostname `json:"host"`
 	Addresses []string      `json:"addresses"`
+	// Loopback is its address on hosts whose agent has --loopback-addresses; empty if it has none.
+	Loopback string `json:"loopback,omitempty"`
 	// Allocated says that the server chose the addresses. Otherwise they are those that the
 	// service has in its source.
 	Allocated bool `json:"allocated,omitempty"`
@@ -128,6 +130,7 @@ func (s *Server) listAddresses(context.Context, *http.Request, struct{}) ([]Host
 	if now == nil {
 		return out, nil
 	}
+	settings := s.viewSettings()
 	for _, svc := range now.Services {
 		a := now.Allocations().Of(svc.NamespacedHost())
 		x := HostAddresses{
@@ -135,6 +138,12 @@ func (s *Server) listAddresses(context.Context, *http.Request, struct{}) ([]Host
 			Refused: a.Refused, Origin: svc.Origin.String(),
 		}
 		x.Moved = x.Allocated && a.Moved
+		for _, v := range x.Addresses {
+			if at, ok := settings.LoopbackAddress(v); ok {
+				x.Loopback = at
+				break
+			}
+		}
 		switch {
 		case x.Allocated && a.Full:
 			x.Why = "no IPv4 address is left: widen --address-range"

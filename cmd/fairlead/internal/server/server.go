@@ -160,12 +160,21 @@ func (s *Server) newRegistry(context.Context) error {
 	return err
 }
 
+// viewSettings are the settings that views are made with.
+func (s *Server) viewSettings() view.Settings {
+	addressRange, _ := s.cfg.addressRange() // checked when the registry was made
+	return view.Settings{
+		CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS,
+		CaptureDetectionTimeout: s.cfg.CaptureDetectionTimeout, AddressRange: addressRange,
+	}
+}
+
 func (s *Server) newXDS(context.Context) error {
 	var err error
 	s.xds, err = xds.New(xds.Config{
 		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup, s.resume}, Health: s.presence, Clocks: s.clock,
 		Observe: s.observeRollouts(), Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
-		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS, CaptureDetectionTimeout: s.cfg.CaptureDetectionTimeout},
+		Settings:   s.viewSettings(),
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
 		MaxRequests: s.cfg.MaxRequestsPerHost, MaxKeptPerHost: s.cfg.MaxMiBPerHost << 20, MaxKept: s.cfg.MaxMiB << 20,
 		SlowTimeout: s.cfg.SlowProxyTimeout, InlineRoutes: s.cfg.VirtualHosts == VirtualHostsOff,
