@@ -18,10 +18,19 @@ func TestLoopbackAddress(t *testing.T) {
 		s        Settings
 		in, want string
 	}{
-		{in: "240.240.3.4", want: "127.240.3.4"}, {in: "240.240.255.255", want: "127.240.255.255"},
+		{in: "240.240.3.4", want: "127.240.3.4"},
+		{in: "240.240.255.255", want: "127.240.255.255"},
 		// Of another range: it would be the same as one of this.
-		{in: "241.240.3.4"}, {in: "240.241.3.4"}, {in: "10.1.2.3"}, {in: "2001:2::1"}, {in: "240.240.0.0/16"}, {in: "::ffff:240.240.3.4"}, {in: "x"},
-		{s: wide, in: "241.1.0.0", want: "127.1.0.0"}, {s: wide, in: "241.0.0.1"}, {s: wide, in: "240.240.3.4"},
+		{in: "241.240.3.4"},
+		{in: "240.241.3.4"},
+		{in: "10.1.2.3"},
+		{in: "2001:2::1"},
+		{in: "240.240.0.0/16"},
+		{in: "::ffff:240.240.3.4"},
+		{in: "x"},
+		{s: wide, in: "241.1.0.0", want: "127.1.0.0"},
+		{s: wide, in: "241.0.0.1"},
+		{s: wide, in: "240.240.3.4"},
 	} {
 		if got, ok := c.s.LoopbackAddress(c.in); got != c.want || ok != (c.want != "") {
 			t.Errorf("%s: %q, %t; want %q", c.in, got, ok, c.want)
