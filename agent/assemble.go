@@ -193,8 +193,20 @@ func (a *Agent) node(e *enrolled) bootstrap.Node {
 		ServiceAccount: e.pair.ServiceAccount, Labels: a.c.Labels, WorkloadName: name,
 		Interception: interception, MeshID: a.c.MeshID, ClusterID: a.c.ClusterID, Network: a.c.Network,
 		HTTPProxyPort: a.c.HTTPProxyPort, Loopback: a.c.LoopbackAddresses, FirstPort: first,
+		IPv6:     a.c.Capture && hasIPv6(),
 		Locality: a.c.Locality, AgentVersion: a.c.Version,
 	}
+}
+
+// hasIPv6 reports whether programs of the host can call addresses of IPv6. An address of a network is
+// no condition: virtual addresses are reached without one, and at boot it may come later.
+func hasIPv6() bool {
+	c, err := net.ListenUDP("udp6", &net.UDPAddr{IP: net.IPv6loopback})
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // envoy writes the bootstrap and makes the process. It reports whether an Envoy

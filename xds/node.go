@@ -194,6 +194,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		Headers:          s.HeadersOf(w),
 		HTTPProxyPort:    uint32(n.HTTPProxyPort),
 		Loopback:         n.Loopback,
+		IPv6:             n.IPv6,
 		FirstPort:        uint32(n.FirstPort),
 	}
 	if p.Interception == "" {

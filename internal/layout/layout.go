@@ -127,6 +127,7 @@ func Rooms() map[string]Room {
 		"internal/loglevel":      {"log levels by component, changed at run time", nil},
 		"internal/loglimit":      {"limits log lines that peers cause", nil},
 		"internal/unixsocket":    {"listens on unix sockets; makes them again when somebody removes them", []string{"internal/loglimit"}},
+		"internal/hosttest":      {"whole meshes in tests whose hosts are network namespaces", []string{"internal/envoytest", "internal/meshtest", "internal/nethost"}},
 		"internal/nethost":       {"hosts in tests: network namespaces with links, users and servers", []string{"internal/envoytest"}},
 		"internal/portholder":    {"names the process that listens at an address", []string{"internal/safetext"}},
 		"internal/peeraddr":      {"what counts as one address where peers are counted by it", nil},
@@ -138,6 +139,7 @@ func Rooms() map[string]Room {
 		"internal/e2e/consul":    {"tests: a mesh over a Consul catalog holds, whatever befalls Consul", nil},
 		"internal/e2e/clocks":    {"tests: clocks of server and hosts are set, and traffic goes on", nil},
 		"internal/e2e/capture":   {"tests: connections of unmodified programs go where they are declared to go, whatever dies", nil},
+		"internal/e2e/programs":  {"tests: unmodified programs call one another by name, by mTLS, whatever befalls their hosts", nil},
 		"internal/e2e/network":   {"tests: a mesh holds when its network fails", nil},
 		"internal/e2e/faults":    {"tests: a mesh holds, whatever dies and however files change", nil},
 

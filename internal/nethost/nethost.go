@@ -29,7 +29,7 @@ import (
 
 // Host is a network namespace that stands for a host.
 type Host struct {
-	t *testing.T
+	tb testing.TB
 	// Name is the namespace's, for ip netns exec.
 	Name string
 	// FD is a file descriptor of the namespace.
@@ -40,23 +40,23 @@ var count atomic.Int64 //nolint:gochecknoglobals // tells namespaces of one proc
 
 // New makes a network namespace. It skips the test in -short, and where root or a program is
 // missing; with FAIRLEAD_E2E=1 a missing part fails it.
-func New(t *testing.T) *Host {
-	t.Helper()
+func New(tb testing.TB) *Host {
+	tb.Helper()
 	if testing.Short() {
-		t.Skip("changes nf_tables of network namespaces: not in -short")
+		tb.Skip("changes nf_tables of network namespaces: not in -short")
 	}
 	if os.Geteuid() != 0 {
-		envoytest.Missing(t, "network namespaces need root: run the tests of this package as root")
+		envoytest.Missing(tb, "network namespaces need root: run the tests of this package as root")
 	}
-	h := &Host{t: t, Name: fmt.Sprintf("fl%d-%d", os.Getpid(), count.Add(1))}
-	Run(t, Program(t, "ip"), "netns", "add", h.Name)
+	h := &Host{tb: tb, Name: fmt.Sprintf("fl%d-%d", os.Getpid(), count.Add(1))}
+	Run(tb, Program(tb, "ip"), "netns", "add", h.Name)
 	f, err := os.Open("/run/netns/" + h.Name)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = f.Close()
-		Run(t, Program(t, "ip"), "netns", "delete", h.Name)
+		Run(tb, Program(tb, "ip"), "netns", "delete", h.Name)
 	})
 	h.FD = int(f.Fd())
 	h.IP("link", "set", "lo", "up")
@@ -64,52 +64,52 @@ func New(t *testing.T) *Host {
 }
 
 // Program finds a program of the system, or of the project's tools.
-func Program(t *testing.T, name string) string {
-	t.Helper()
+func Program(tb testing.TB, name string) string {
+	tb.Helper()
 	if name == "nft" {
-		own := filepath.Join(envoytest.ModuleRoot(t), ".tools", "nftables-1.0.6", "nft")
+		own := filepath.Join(envoytest.ModuleRoot(tb), ".tools", "nftables-1.0.6", "nft")
 		if _, err := os.Stat(own); err == nil {
 			return own
 		}
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		envoytest.Missing(t, "%s is not installed: apt-get install iproute2 nftables", name)
+		envoytest.Missing(tb, "%s is not installed: apt-get install iproute2 nftables", name)
 	}
 	return path
 }
 
 // Run runs a program, and returns its output.
-func Run(t *testing.T, name string, args ...string) string {
-	t.Helper()
+func Run(tb testing.TB, name string, args ...string) string {
+	tb.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+		tb.Fatalf("%s %q: %v\n%s", name, args, err, out)
 	}
 	return string(out)
 }
 
 // IP runs ip on the host.
 func (h *Host) IP(args ...string) string {
-	h.t.Helper()
-	return Run(h.t, Program(h.t, "ip"), append([]string{"-n", h.Name}, args...)...)
+	h.tb.Helper()
+	return Run(h.tb, Program(h.tb, "ip"), append([]string{"-n", h.Name}, args...)...)
 }
 
 // NFT runs nft on the host, with an input of its own if there is one.
 func (h *Host) NFT(input string, args ...string) string {
-	h.t.Helper()
-	cmd := exec.CommandContext(h.t.Context(), Program(h.t, "ip"), append([]string{"netns", "exec", h.Name, Program(h.t, "nft")}, args...)...)
+	h.tb.Helper()
+	cmd := exec.CommandContext(h.tb.Context(), Program(h.tb, "ip"), append([]string{"netns", "exec", h.Name, Program(h.tb, "nft")}, args...)...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		h.t.Fatalf("nft %q: %v\n%s", args, err, out)
+		h.tb.Fatalf("nft %q: %v\n%s", args, err, out)
 	}
 	return string(out)
 }
 
 // Load has nft load rules; nft wants a line for each, so that a semicolon is as good.
 func (h *Host) Load(rules string) {
-	h.t.Helper()
+	h.tb.Helper()
 	h.NFT(strings.ReplaceAll(rules, ";", "\n"), "-f", "-")
 }
 
@@ -134,11 +134,11 @@ func (h *Host) As(uid int, do func()) {
 		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Setns(h.FD, unix.CLONE_NEWNET); err != nil {
-			h.t.Error(err)
+			h.tb.Error(err)
 			return
 		}
 		if err := unix.Setfsuid(uid); err != nil {
-			h.t.Error(err)
+			h.tb.Error(err)
 			return
 		}
 		do()
@@ -174,7 +174,7 @@ func (h *Host) GetFrom(uid int, from, to string) (answer string) {
 			local = &net.TCPAddr{IP: net.ParseIP(from)}
 		}
 		var err error
-		if answer, err = call(h.t.Context(), local, to); err != nil {
+		if answer, err = call(h.tb.Context(), local, to); err != nil {
 			answer = "error: " + err.Error()
 			if errors.Is(err, syscall.ECONNREFUSED) {
 				answer = "refused"
@@ -186,9 +186,9 @@ func (h *Host) GetFrom(uid int, from, to string) (answer string) {
 
 // Want expects an answer.
 func (h *Host) Want(uid int, to, want string) {
-	h.t.Helper()
+	h.tb.Helper()
 	if got := h.Get(uid, to); got != want {
-		h.t.Errorf("user %d calls %s: %q, want %q", uid, to, got, want)
+		h.tb.Errorf("user %d calls %s: %q, want %q", uid, to, got, want)
 	}
 }
 
@@ -196,21 +196,21 @@ func (h *Host) Want(uid int, to, want string) {
 // proxy, with the address that the client called. It is no Envoy: what is asked of Envoy here is
 // to listen, and which connections come to it.
 func (h *Host) Serve(name string, port int, proxy bool) {
-	h.t.Helper()
+	h.tb.Helper()
 	var l net.Listener
 	h.As(0, func() {
 		var err error
 		var lc net.ListenConfig
-		if l, err = lc.Listen(h.t.Context(), "tcp", fmt.Sprintf(":%d", port)); err != nil {
-			h.t.Error(err)
+		if l, err = lc.Listen(h.tb.Context(), "tcp", fmt.Sprintf(":%d", port)); err != nil {
+			h.tb.Error(err)
 		}
 	})
 	if l == nil {
-		h.t.FailNow()
+		h.tb.FailNow()
 	}
 	var group sync.WaitGroup
 	ended := make(chan struct{})
-	h.t.Cleanup(func() { _ = l.Close(); close(ended); group.Wait() })
+	h.tb.Cleanup(func() { _ = l.Close(); close(ended); group.Wait() })
 	group.Go(func() {
 		for {
 			c, err := l.Accept()

@@ -15,7 +15,7 @@ import (
 // Wire counts the TCP packets from and to a port that an interface of the host sends and receives,
 // until the test ends.
 func (h *Host) Wire(device string, port uint16) func() int64 {
-	h.t.Helper()
+	h.tb.Helper()
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network order
 	fd := -1
 	var err error
@@ -30,16 +30,16 @@ func (h *Host) Wire(device string, port uint16) func() int64 {
 		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20), unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: ifc.Index}))
 	})
 	if err != nil {
-		h.t.Fatal(err)
+		h.tb.Fatal(err)
 	}
 	f := os.NewFile(uintptr(fd), "packets of "+device)
 	raw, err := f.SyscallConn()
 	if err != nil {
-		h.t.Fatal(err)
+		h.tb.Fatal(err)
 	}
 	var count atomic.Int64
 	var group sync.WaitGroup
-	h.t.Cleanup(func() { _ = f.SetReadDeadline(time.Unix(1, 0)); group.Wait(); _ = f.Close() })
+	h.tb.Cleanup(func() { _ = f.SetReadDeadline(time.Unix(1, 0)); group.Wait(); _ = f.Close() })
 	group.Go(func() {
 		b := make([]byte, 128)
 		_ = raw.Read(func(fd uintptr) bool {

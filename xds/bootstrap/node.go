@@ -39,6 +39,7 @@ const (
 	keyMetricsPort    = "FAIRLEAD_METRICS_PORT"
 	keyHTTPProxyPort  = "HTTP_PROXY_PORT"
 	keyLoopback       = "FAIRLEAD_SERVICES_ON_LOOPBACK"
+	keyIPv6           = "FAIRLEAD_IPV6"
 	keyFirstPort      = "FAIRLEAD_UNPRIVILEGED_PORT_START"
 )
 
@@ -102,6 +103,8 @@ type Node struct {
 	HTTPProxyPort uint16
 	// Loopback asks for an address of 127.0.0.0/8 for each service.
 	Loopback bool
+	// IPv6 says that the host has IPv6, whatever Addresses are.
+	IPv6 bool
 	// FirstPort is the lowest port at which Envoy may listen; 0 means any.
 	FirstPort uint16
 	Locality  Locality
@@ -153,6 +156,9 @@ func (n *Node) Proto() (*corev3.Node, error) {
 	set(keyFirstPort, portText(n.FirstPort))
 	if n.Loopback {
 		set(keyLoopback, "true")
+	}
+	if n.IPv6 {
+		set(keyIPv6, "true")
 	}
 	addresses := n.Addresses
 	if len(addresses) == 0 {
@@ -212,6 +218,7 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	n.HTTPProxyPort = portOf(text(keyHTTPProxyPort))
 	n.FirstPort = portOf(text(keyFirstPort))
 	n.Loopback = text(keyLoopback) == "true"
+	n.IPv6 = text(keyIPv6) == "true"
 	n.FileSecrets = slices.Contains(node.GetClientFeatures(), FeatureFileSecrets)
 	n.AccessLogService = slices.Contains(node.GetClientFeatures(), FeatureAccessLogService)
 	n.Names = slices.Contains(node.GetClientFeatures(), FeatureNames)

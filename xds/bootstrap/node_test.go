@@ -20,7 +20,7 @@ func ordersNode() *Node {
 		Type: TypeSidecar, Address: netip.MustParseAddr("127.0.0.11"), Name: "orders-v1", Namespace: "shop", Domain: "cluster.local",
 		ServiceAccount: "orders", Labels: map[string]string{"app": "orders", "version": "v1"},
 		Addresses:    []netip.Addr{netip.MustParseAddr("127.0.0.11"), netip.MustParseAddr("fd00::11")},
-		WorkloadName: "orders-v1", MeshID: "m", ClusterID: "c", Network: "n", Interception: "NONE",
+		WorkloadName: "orders-v1", MeshID: "m", ClusterID: "c", Network: "n", Interception: "NONE", IPv6: true,
 		Locality: Locality{Region: "r", Zone: "z", SubZone: "s"}, AgentVersion: "v0",
 	}
 }

@@ -21,6 +21,7 @@ func TestCapturedIPv6(t *testing.T) {
 		mode      Interception
 		want      bool
 	}{
+		"host_has_ipv6": {[]string{"10.0.0.1"}, InterceptRedirect, true},
 		"ipv4":          {[]string{"10.0.0.1"}, InterceptRedirect, false},
 		"ipv4_mapped":   {[]string{"::ffff:10.0.0.1"}, InterceptRedirect, false},
 		"both":          {[]string{"10.0.0.1", "2001:db8::1"}, InterceptRedirect, true},
@@ -31,7 +32,7 @@ func TestCapturedIPv6(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := proxyIn("shop", nil)
-			p.Addresses, p.Interception = c.addresses, c.mode
+			p.Addresses, p.Interception, p.IPv6 = c.addresses, c.mode, name == "host_has_ipv6"
 			seen := 0
 			for part := range x.Build(p).Parts() {
 				switch part := part.(type) {

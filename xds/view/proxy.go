@@ -31,6 +31,8 @@ type Proxy struct {
 	HTTPProxyPort uint32
 	// Loopback gives each service with a virtual address one of 127.0.0.0/8, without capture.
 	Loopback bool
+	// IPv6 says that the host has IPv6, whatever Addresses are: an agent has one address in the mesh.
+	IPv6 bool
 	// FirstPort is the lowest port at which the proxy may listen; 0 means any.
 	FirstPort uint32
 	// EnvoyVersion is what the proxy runs; zero means unknown.
@@ -82,6 +84,7 @@ func (v Version) atLeast(minor uint32) bool {
 
 // families reports whether the proxy has addresses of IPv4 and of IPv6.
 func (p *Proxy) families() (v4, v6 bool) {
+	v6 = p.IPv6
 	for _, text := range p.Addresses {
 		if a, err := netip.ParseAddr(text); err == nil {
 			v4, v6 = v4 || a.Unmap().Is4(), v6 || !a.Unmap().Is4()
