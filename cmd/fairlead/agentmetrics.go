@@ -75,7 +75,7 @@ func newAgentAdmin(ctx context.Context, c admin.Config, chosen bool) (*admin.Ser
 	if again != nil {
 		return nil, again
 	}
-	c.Logger.WarnContext(ctx, "port for metrics is in use, using a free port", "wanted", usual, "address", s.Address(), "flag", "--http-address", "err", err)
+	c.Logger.WarnContext(ctx, "port for metrics is in use, using a free port", "usual", usual, "address", s.Address(), "flag", "--http-address", "err", err)
 	return s, nil
 }
 

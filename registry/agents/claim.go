@@ -198,7 +198,7 @@ func (s *Source) logLoss(c mesh.Claim, winner string, proof mesh.Proof, now time
 		return
 	}
 	s.log.Warn("a host lost its claim to an address", "address", c.Address, "workload", c.Workload, "host", c.Host, "new_host", winner,
-		"proof", proof.String(), "omitted", s.lossOmitted)
+		"proof", proof.String(), "left_out", s.lossOmitted)
 	s.lossLogged, s.lossOmitted = now, 0
 }
 

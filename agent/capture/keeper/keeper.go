@@ -359,7 +359,7 @@ func (k *Keeper) mended(now time.Time, what, by string, mends int, more ...any) 
 		if by != "" {
 			more = append(more, "by", by)
 		}
-		k.log.Warn("packet capture restored: another program had changed it", append([]any{"type", what, "left_out", omitted}, more...)...)
+		k.log.Warn("packet capture restored: another program had changed it", append([]any{"what", what, "left_out", omitted}, more...)...)
 	}
 }
 

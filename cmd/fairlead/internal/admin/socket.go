@@ -37,7 +37,7 @@ func (g *guarded) Accept() (net.Conn, error) {
 		}
 		if omitted, ok := g.limit.Allow(time.Now()); ok {
 			g.log.Warn("connection to admin.sock rejected: it comes from an Envoy; an endpoint of the mesh leads to this socket",
-				"path", g.Addr().String(), "pid", pid, "omitted", omitted, "err", err)
+				"path", g.Addr().String(), "pid", pid, "left_out", omitted, "err", err)
 		}
 		_ = conn.Close()
 	}
