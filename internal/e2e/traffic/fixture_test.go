@@ -22,10 +22,14 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
+	"github.com/fairlead/fairlead/internal/parallel"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
-func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
+func TestMain(m *testing.M) {
+	parallel.WaitingForEnvoys()
+	os.Exit(meshtest.Main(m))
+}
 
 const (
 	clientID = "spiffe://cluster.local/ns/shop/sa/client"
