@@ -88,7 +88,7 @@ func unknownGateways(w *meshIndex, r *report) {
 			if g == meshGateway || have[ref] {
 				continue
 			}
-			r.wrong(place{o, fmt.Sprintf("spec.gateways[%d]", i)}, "there is no Gateway %q, and this version of Fairlead would not put one in force: leave it out; mesh means the sidecars", ref)
+			r.wrong(place{o, fmt.Sprintf("spec.gateways[%d]", i)}, "there is no Gateway %q; write its NAMESPACE/NAME, or leave it out; mesh means the sidecars", ref)
 		}
 	}
 }

@@ -33,11 +33,7 @@ func (o *Object) Fragment() *mesh.Fragment {
 	f := &mesh.Fragment{}
 	switch spec := o.Spec.(type) {
 	case *networking.VirtualService:
-		resolved := meshPart(o.virtualService(spec))
-		if resolved == nil {
-			return nil
-		}
-		f.VirtualServices = []*mesh.VirtualService{{Meta: o.Meta, Spec: resolved, ExportTo: o.exports(spec.GetExportTo())}}
+		f.VirtualServices = []*mesh.VirtualService{{Meta: o.Meta, Spec: o.virtualService(spec), ExportTo: o.exports(spec.GetExportTo())}}
 	case *networking.DestinationRule:
 		resolved := clone(spec)
 		resolved.Host = o.fqdn(spec.GetHost())
@@ -50,6 +46,8 @@ func (o *Object) Fragment() *mesh.Fragment {
 		f.WorkloadGroups = []*mesh.WorkloadGroup{{Meta: o.Meta, Spec: spec, ProxyConfig: o.proxyConfig}}
 	case *networkingbeta.ProxyConfig:
 		f.ProxyConfigs = []*mesh.ProxyConfig{{Meta: o.Meta, Spec: spec}}
+	case *networking.Gateway:
+		f.Gateways = []*mesh.Gateway{{Meta: o.Meta, Spec: o.gateway(spec)}}
 	case *networking.Sidecar:
 		f.Sidecars = []*mesh.Sidecar{{Meta: o.Meta, Spec: spec}}
 	case *security.PeerAuthentication:
@@ -248,36 +246,25 @@ func (o *Object) virtualService(spec *networking.VirtualService) *networking.Vir
 	return v
 }
 
-// forMesh reports whether a list of gateways has the sidecars in it; an empty one has.
-func forMesh(gateways []string) bool {
-	return len(gateways) == 0 || slices.Contains(gateways, meshGateway)
-}
-
-// meshPart takes out of a VirtualService what is for gateways alone. It is nil if it had rules
-// and none of them is for sidecars: as in Istio, they then do what they do without it.
-func meshPart(v *networking.VirtualService) *networking.VirtualService {
-	had := len(v.GetHttp())+len(v.GetTcp())+len(v.GetTls()) > 0
-	v.Gateways = []string{meshGateway}
-	v.Http = rulesForMesh(v.GetHttp(), func(r *networking.HTTPRoute) *[]*networking.HTTPMatchRequest { return &r.Match })
-	v.Tcp = rulesForMesh(v.GetTcp(), func(r *networking.TCPRoute) *[]*networking.L4MatchAttributes { return &r.Match })
-	v.Tls = rulesForMesh(v.GetTls(), func(r *networking.TLSRoute) *[]*networking.TLSMatchAttributes { return &r.Match })
-	if had && len(v.GetHttp())+len(v.GetTcp())+len(v.GetTls()) == 0 {
-		return nil
-	}
-	return v
-}
-
-// rulesForMesh leaves the matches for sidecars in rules, and the rules that have any left or
-// match everything.
-func rulesForMesh[R any, M interface{ GetGateways() []string }](rules []R, matches func(R) *[]M) []R {
-	return slices.DeleteFunc(rules, func(r R) bool {
-		list := matches(r)
-		if len(*list) == 0 {
-			return false
+// gateway resolves the namespaces of hosts: "./host" is of the object's own, and "*/host" of all. As in
+// Istio, "*/*" makes the server one for all hosts.
+func (o *Object) gateway(spec *networking.Gateway) *networking.Gateway {
+	g := clone(spec)
+	for _, s := range g.GetServers() {
+		if slices.Contains(s.GetHosts(), "*/*") {
+			s.Hosts = []string{"*"}
 		}
-		*list = slices.DeleteFunc(*list, func(m M) bool { return !forMesh(m.GetGateways()) })
-		return len(*list) == 0
-	})
+		for i, h := range s.GetHosts() {
+			switch namespace, host, qualified := strings.Cut(h, "/"); {
+			case !qualified:
+			case namespace == ".":
+				s.Hosts[i] = o.Meta.Namespace + "/" + host
+			case namespace == "*":
+				s.Hosts[i] = host
+			}
+		}
+	}
+	return g
 }
 
 func (o *Object) destination(d *networking.Destination) {

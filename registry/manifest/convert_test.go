@@ -1,7 +1,6 @@
 package manifest_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -171,9 +170,7 @@ func TestNotInForce(t *testing.T) {
 		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {tunnel: {targetHost: c.d, targetPort: 80}, loadBalancer: {simple: RANDOM}}}\n": {
 			"spec.trafficPolicy.tunnel",
 		},
-		"kind: VirtualService\nspec: {hosts: [a.b], gateways: [x/y], http: [{match: [{gateways: [x/y]}], route: [{destination: {host: a.b}}]}]}\n": {
-			"spec.gateways[0]", "spec.http[0].match[0].gateways[0]",
-		},
+		"kind: VirtualService\nspec: {hosts: [a.b], gateways: [x/y], http: [{match: [{gateways: [x/y]}], route: [{destination: {host: a.b}}]}]}\n": nil,
 	} {
 		file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+text))
 		if manifest.HasErrors(faults) {
@@ -192,55 +189,26 @@ func TestNotInForce(t *testing.T) {
 	}
 }
 
-// TestMeshPart: what a VirtualService says of sidecars is in force beside what it says of
-// gateways, of which each is a warning.
-func TestMeshPart(t *testing.T) {
+// TestGateways: gateways of VirtualServices have their namespaces, and so do the hosts of Gateways.
+func TestGateways(t *testing.T) {
 	t.Parallel()
-	const head = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\n"
-	to := func(subset string) string { return "route: [{destination: {host: a.b, subset: " + subset + "}}]" }
-	for text, want := range map[string]struct{ rules, warnings []string }{
-		"spec: {hosts: [a.b], gateways: [mesh, x], http: [{" + to("all") + "}]}": {
-			[]string{"all 0"}, []string{"spec.gateways[1]"},
-		},
-		"spec: {hosts: [a.b], gateways: [x/y, mesh], http: [{match: [{gateways: [x/y], port: 82}], " + to("edge") + "}, " +
-			"{match: [{gateways: [x/y]}, {gateways: [mesh, x/y], port: 80}, {port: 81}], " + to("both") + "}, {" + to("rest") + "}]}": {
-			[]string{"both 2", "rest 0"}, []string{"spec.gateways[0]", "spec.http[0].match[0].gateways[0]", "spec.http[1].match[0].gateways[0]", "spec.http[1].match[1].gateways[1]"},
-		},
-		"spec: {hosts: [a.b], http: [{match: [{gateways: [x]}], " + to("edge") + "}]}": {nil, []string{"spec.http[0].match[0].gateways[0]"}},
-		"spec: {hosts: [a.b], gateways: [mesh, x], tls: [{match: [{gateways: [x], sniHosts: [a.b]}], " + to("edge") + "}, {match: [{sniHosts: [a.b]}], " + to("tls") + "}], " +
-			"tcp: [{match: [{gateways: [x]}], " + to("edge") + "}, {match: [{gateways: [mesh]}], " + to("tcp") + "}]}": {
-			[]string{"tcp 1", "tls 1"}, []string{"spec.gateways[1]", "spec.tcp[0].match[0].gateways[0]", "spec.tls[0].match[0].gateways[0]"},
-		},
-	} {
-		file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+text))
-		var warned, rules []string
-		for _, f := range faults {
-			if f.Severity != manifest.Warning || f.Code != manifest.CodeNotInForce {
-				t.Fatalf("%s: %v", text, f)
-			}
-			warned = append(warned, f.Field)
-		}
-		slices.Sort(warned)
-		if f := file.Objects[0].Fragment(); f != nil {
-			vs := f.VirtualServices[0].Spec
-			for _, r := range vs.GetHttp() {
-				rules = append(rules, fmt.Sprint(r.GetRoute()[0].GetDestination().GetSubset(), " ", len(r.GetMatch())))
-			}
-			for _, r := range vs.GetTcp() {
-				rules = append(rules, fmt.Sprint(r.GetRoute()[0].GetDestination().GetSubset(), " ", len(r.GetMatch())))
-			}
-			for _, r := range vs.GetTls() {
-				rules = append(rules, fmt.Sprint(r.GetRoute()[0].GetDestination().GetSubset(), " ", len(r.GetMatch())))
-			}
-			if !slices.Equal(vs.GetGateways(), []string{"mesh"}) {
-				t.Errorf("%s: gateways %v", text, vs.GetGateways())
-			}
-		}
-		if diff := cmp.Diff(want.rules, rules); diff != "" || !file.Objects[0].InForce() {
-			t.Errorf("%s: in force %v, rules (-want +got):\n%s", text, file.Objects[0].InForce(), diff)
-		}
-		if diff := cmp.Diff(want.warnings, warned); diff != "" {
-			t.Errorf("%s: warnings (-want +got):\n%s", text, diff)
-		}
+	const head = "apiVersion: networking.istio.io/v1\nmetadata: {name: a, namespace: shop}\n"
+	file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+
+		"kind: VirtualService\nspec: {hosts: [a.b], gateways: [x, y/z, mesh], http: [{match: [{gateways: [x]}], route: [{destination: {host: a.b}}]}]}\n---\n"+head+
+		"kind: Gateway\nspec: {servers: [{port: {number: 80, name: http, protocol: HTTP}, defaultEndpoint: 127.0.0.1:80, hosts: [./a.b, '*/c.d', other/e.f, '*.g']}, "+
+		"{port: {number: 81, name: all, protocol: HTTP}, hosts: [./a.b, '*/*']}]}\n"))
+	if len(faults) != 1 || faults[0].Severity != manifest.Warning || faults[0].Field != "spec.servers[0].defaultEndpoint" {
+		t.Fatal(faults)
+	}
+	vs := file.Objects[0].Fragment().VirtualServices[0].Spec
+	if diff := cmp.Diff([]string{"shop/x", "y/z", "mesh"}, vs.GetGateways()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"shop/x"}, vs.GetHttp()[0].GetMatch()[0].GetGateways()); diff != "" {
+		t.Error(diff)
+	}
+	servers := file.Objects[1].Fragment().Gateways[0].Spec.GetServers()
+	if diff := cmp.Diff([][]string{{"shop/a.b", "c.d", "other/e.f", "*.g"}, {"*"}}, [][]string{servers[0].GetHosts(), servers[1].GetHosts()}); diff != "" {
+		t.Error(diff)
 	}
 }

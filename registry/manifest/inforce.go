@@ -76,6 +76,10 @@ var inForce = map[mesh.Kind][]string{
 		"trafficPolicy.tls",
 		"workloadSelector",
 	},
+	mesh.KindGateway: {
+		"selector",
+		"servers",
+	},
 	mesh.KindMeshConfig: meshFieldsInForce(),
 	mesh.KindPeerAuthentication: {
 		"mtls",
@@ -144,7 +148,7 @@ var inForce = map[mesh.Kind][]string{
 		"!http.fault.abort.http2Error",
 		"!http.fault.delay.exponentialDelay",
 		"exportTo",
-		"gateways=mesh",
+		"gateways",
 		"hosts",
 		"http.corsPolicy",
 		"http.delegate",
@@ -152,7 +156,7 @@ var inForce = map[mesh.Kind][]string{
 		"http.fault",
 		"http.headers",
 		"http.match.authority",
-		"http.match.gateways=mesh",
+		"http.match.gateways",
 		"http.match.headers",
 		"http.match.ignoreUriCase",
 		"http.match.method",
@@ -178,13 +182,13 @@ var inForce = map[mesh.Kind][]string{
 		"http.route.weight",
 		"http.timeout",
 		"tcp.match.destinationSubnets",
-		"tcp.match.gateways=mesh",
+		"tcp.match.gateways",
 		"tcp.match.port",
 		"tcp.match.sourceLabels",
 		"tcp.match.sourceNamespace",
 		"tcp.route",
 		"tls.match.destinationSubnets",
-		"tls.match.gateways=mesh",
+		"tls.match.gateways",
 		"tls.match.port",
 		"tls.match.sniHosts",
 		"tls.match.sourceLabels",
@@ -228,12 +232,6 @@ func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 		return r.finish()
 	}
 	report := func(path, value string) {
-		if vs, ok := o.Spec.(*networking.VirtualService); ok && strings.HasSuffix(path, "]") && strings.Contains(path, "ateways[") && forMesh(vs.GetGateways()) {
-			value, _, _ = strings.Cut(value, ",")
-			warnings.warn(CodeNotInForce, o.root.Nearest(path), path, fmt.Sprintf("the routes for the gateway %q are not in force: this version of Fairlead does not implement gateways; "+
-				"the routes for the sidecars (mesh) are in force", value))
-			return
-		}
 		r.add(CodeNotInForce, o.root.Nearest(path), path, notInForceMessage(value)+o.consequence())
 	}
 	c := forceCheck{rules: rules, report: report, at: tree.Trail{Base: "spec"}}
@@ -245,6 +243,7 @@ func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 		}, warnings)
 	}
 	warnAttached(o, warnings)
+	warnGateway(o, warnings)
 	warnKeys(o, warnings)
 	hostPaths(o, opts, &r)
 	return r.finish()
@@ -262,6 +261,20 @@ func warnAttached(o *Object, warnings *reporter) {
 	}
 	warnings.warn(CodeNotInForce, o.root.Nearest("spec."+field), "spec."+field, "the policy has no effect: as in Istio, "+field+
 		" attaches it to gateways and services of Kubernetes, and never to a sidecar; to apply it to workloads, use a selector")
+}
+
+// warnGateway warns of what has no effect in a Gateway, as in Istio.
+func warnGateway(o *Object, warnings *reporter) {
+	spec, ok := o.Spec.(*networking.Gateway)
+	if !ok {
+		return
+	}
+	for i, s := range spec.GetServers() {
+		if s.GetDefaultEndpoint() != "" {
+			path := fmt.Sprintf("spec.servers[%d].defaultEndpoint", i)
+			warnings.warn(CodeNotInForce, o.root.Nearest(path), path, "defaultEndpoint has no effect, as in Istio: VirtualServices say where requests go")
+		}
+	}
 }
 
 // consequence says what an object does although it is not in force, or "".

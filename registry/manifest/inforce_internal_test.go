@@ -58,6 +58,7 @@ func inForceTable(t *testing.T) string {
 	specs := map[mesh.Kind]proto.Message{
 		mesh.KindAuthorizationPolicy:   &security.AuthorizationPolicy{},
 		mesh.KindDestinationRule:       &networking.DestinationRule{},
+		mesh.KindGateway:               &networking.Gateway{},
 		mesh.KindPeerAuthentication:    &security.PeerAuthentication{},
 		mesh.KindProxyConfig:           &networkingbeta.ProxyConfig{},
 		mesh.KindRequestAuthentication: &security.RequestAuthentication{},

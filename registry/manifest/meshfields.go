@@ -44,7 +44,6 @@ const (
 	serverEnvironment    = "the server's environment is not for proxies; write value"
 	serviceInSpans       = "the label app, or the name, and the namespace of a workload name it in spans"
 	noIngress            = "Ingress is of Kubernetes, and is not read"
-	noGateways           = "there are no gateways"
 	agentMakes           = "the agent runs Envoy: it finds the binary, and makes the bootstrap itself"
 	noConnectionSettings = "the limits and timeouts of connections have Istio's defaults"
 	noMetadata           = "these are variables of Istio's agent; Fairlead's has flags"
@@ -101,7 +100,9 @@ var meshFields = []meshField{
 	{path: "defaultConfig.extraStatTags", verdict: fieldInForce},
 	{path: "defaultConfig.fileFlushInterval", verdict: fieldNoEffect, why: "Envoy writes access logs every second, or when it has 64 KiB"},
 	{path: "defaultConfig.fileFlushMinSizeKb", verdict: fieldNoEffect, why: "Envoy writes access logs every second, or when it has 64 KiB"},
-	{path: "defaultConfig.gatewayTopology", why: noGateways},
+	{path: "defaultConfig.gatewayTopology.forwardClientCertDetails", verdict: fieldInForce, restricts: true},
+	{path: "defaultConfig.gatewayTopology.numTrustedProxies", verdict: fieldInForce, restricts: true},
+	{path: "defaultConfig.gatewayTopology.proxyProtocol", verdict: fieldInForce, restricts: true},
 	{path: "defaultConfig.holdApplicationUntilProxyStarts", verdict: fieldNoEffect, why: "it is about the containers of a pod; systemd orders the units of a host"},
 	{path: "defaultConfig.image", verdict: fieldNoEffect, why: noImage},
 	{path: "defaultConfig.interceptionMode", verdict: fieldNoEffect, why: "agents do not capture packets"},
@@ -246,7 +247,7 @@ var meshFields = []meshField{
 	{path: "extensionProviders.opentelemetry.service", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.opentelemetry.serviceAttributeEnrichment", verdict: fieldNoEffect, restricts: true, why: serviceInSpans},
 	{path: "extensionProviders.prometheus", verdict: fieldInForce, restricts: true},
-	{path: "extensionProviders.sds", verdict: fieldNoEffect, why: noGateways},
+	{path: "extensionProviders.sds", verdict: fieldNoEffect, why: "a gateway's agent has the credentials, in files of its host"},
 	{path: "extensionProviders.skywalking.accessToken", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.skywalking.port", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.skywalking.service", verdict: fieldInForce, restricts: true},
@@ -295,7 +296,7 @@ var meshFields = []meshField{
 	{path: "tcpKeepalive.time", verdict: fieldInForce},
 	{path: "tlsDefaults.cipherSuites", verdict: fieldInForce, restricts: true},
 	{path: "tlsDefaults.ecdhCurves", verdict: fieldInForce, restricts: true},
-	{path: "tlsDefaults.minProtocolVersion", verdict: fieldNoEffect, restricts: true, why: "it is for servers of gateways and of a Sidecar's ingress.tls, which there are not; clients take TLS 1.2 and 1.3, as in Istio"},
+	{path: "tlsDefaults.minProtocolVersion", verdict: fieldInForce, restricts: true},
 	{path: "trustDomain", verdict: fieldInForce, restricts: true},
 	{path: "trustDomainAliases", verdict: fieldInForce, restricts: true},
 	{path: "verifyCertificateAtClient", verdict: fieldNoEffect, why: "the certificates of servers are verified, always"},

@@ -61,6 +61,12 @@ func unfit(o *Object, r *reporter) {
 		for i, l := range spec.GetEgress() {
 			u.bind(l.GetBind(), fmt.Sprintf("spec.egress[%d].bind", i))
 		}
+	case *networking.Gateway:
+		u.strings(spec.ProtoReflect(), "spec")
+		for i, s := range spec.GetServers() {
+			u.bind(s.GetBind(), fmt.Sprintf("spec.servers[%d].bind", i))
+			u.peers(s.GetTls().GetSubjectAltNames(), fmt.Sprintf("spec.servers[%d].tls.subjectAltNames", i))
+		}
 	case *networking.ServiceEntry:
 		u.peers(spec.GetSubjectAltNames(), "spec.subjectAltNames")
 		for i, e := range spec.GetEndpoints() {

@@ -49,6 +49,9 @@ func (b *Binding) overlaps(h Hostname) (Hostname, bool) {
 	return b.Hosts[i], true
 }
 
+// Bound reports whether a source is bound to a namespace: what is written there may be of a tenant.
+func (s *Snapshot) Bound(namespace string) bool { return s.tables.restrictions.owners.bound(namespace) }
+
 // Overlap returns two patterns of two bindings that have a name in common. Its owner would
 // be ambiguous.
 func Overlap(a, b *Binding) (Hostname, Hostname, bool) {

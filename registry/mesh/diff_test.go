@@ -25,7 +25,7 @@ func TestKindsConcernWorkloads(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds {
 		switch k.(type) {
-		case kindOf[*Service], kindOf[*Workload], kindOf[*VirtualService], kindOf[*WorkloadGroup], kindOf[*ProxyConfig]:
+		case kindOf[*Service], kindOf[*Workload], kindOf[*VirtualService], kindOf[*Gateway], kindOf[*WorkloadGroup], kindOf[*ProxyConfig]:
 		default:
 			if !k.policies() {
 				t.Errorf("%T concerns nobody", k)

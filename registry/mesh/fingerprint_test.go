@@ -94,6 +94,8 @@ func fillField(t *testing.T, v reflect.Value) {
 				m.Mutable(d).List().Append(protoreflect.ValueOfString("x"))
 			} else if !d.IsList() && !d.IsMap() && d.Kind() == protoreflect.MessageKind {
 				m.Mutable(d)
+			} else if d.IsList() && d.Kind() == protoreflect.MessageKind {
+				m.Mutable(d).List().AppendMutable()
 			}
 		}
 		v.Set(reflect.ValueOf(m.Interface()))

@@ -19,6 +19,7 @@ type Fragment struct {
 	WorkloadGroups         []*WorkloadGroup
 	VirtualServices        []*VirtualService
 	DestinationRules       []*DestinationRule
+	Gateways               []*Gateway
 	Sidecars               []*Sidecar
 	PeerAuthentications    []*PeerAuthentication
 	RequestAuthentications []*RequestAuthentication

@@ -50,6 +50,14 @@ var kinds = []kind{
 		rank:     compareAge[*DestinationRule],
 		print:    func(p *printer, x *DestinationRule) { p.message(x.Spec); p.text(x.ExportTo...) },
 	},
+	kindOf[*Gateway]{
+		fragment:   func(f *Fragment) *[]*Gateway { return &f.Gateways },
+		order:      compareKeys[*Gateway],
+		snapshot:   func(s *Snapshot) *[]*Gateway { return &s.Gateways },
+		rank:       compareAge[*Gateway],
+		print:      func(p *printer, x *Gateway) { p.message(x.Spec) },
+		notInbound: true, // it is for gateways, wherever they are
+	},
 	kindOf[*Sidecar]{
 		fragment: func(f *Fragment) *[]*Sidecar { return &f.Sidecars },
 		order:    compareKeys[*Sidecar],

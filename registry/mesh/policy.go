@@ -23,6 +23,13 @@ type DestinationRule struct {
 	ExportTo Exports
 }
 
+// Gateway is what gateway proxies listen for. Its hosts are "host", or "namespace/host" for the
+// VirtualServices of one namespace.
+type Gateway struct {
+	Meta
+	Spec *networking.Gateway
+}
+
 // Sidecar narrows, and adds to, what the proxies of some workloads do.
 type Sidecar struct {
 	Meta

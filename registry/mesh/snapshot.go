@@ -21,10 +21,11 @@ type Snapshot struct {
 	// Workloads are sorted by Key; their Health is the merged one.
 	Workloads      []*Workload
 	WorkloadGroups []*WorkloadGroup
-	// VirtualServices, DestinationRules, Sidecars, PeerAuthentications, RequestAuthentications
-	// and ProxyConfigs are in the order of [Meta.Before].
+	// VirtualServices, DestinationRules, Gateways, Sidecars, PeerAuthentications,
+	// RequestAuthentications and ProxyConfigs are in the order of [Meta.Before].
 	VirtualServices     []*VirtualService
 	DestinationRules    []*DestinationRule
+	Gateways            []*Gateway
 	Sidecars            []*Sidecar
 	PeerAuthentications []*PeerAuthentication
 	// RequestAuthentications have the keys that are in force.

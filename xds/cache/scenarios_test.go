@@ -165,7 +165,9 @@ func plainScenes() map[string]scenario {
 	const tls = `hosts: [c.mesh], tls: [{match: [{sniHosts: [c.mesh], destinationSubnets: [10.1.0.0/16], sourceLabels: {app: c}}], route: [{destination: {host: c.mesh, port: {number: 443}}}]}]`
 	everywhere := strings.Replace(tls, ", sourceLabels: {app: c}", "", 1)
 	return map[string]scenario{
-		"HTTPRetry.retryOn":    {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryOn: 5xx}, route: [{destination: {host: c.mesh}}]}]`), was: "5xx", is: "reset"},
+		"HTTPRetry.retryOn": {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryOn: 5xx}, route: [{destination: {host: c.mesh}}]}]`), was: "5xx", is: "reset"},
+		"ServerTLSSettings.caCrl": {documents: "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {namespace: shop, name: g}\nspec: {servers: [{port: {number: 443, name: https, protocol: HTTPS}, hosts: ['*'], " +
+			"tls: {mode: MUTUAL, serverCertificate: /a.pem, privateKey: /b.pem, caCertificates: /c.pem, caCrl: /d.pem}}]}\n", was: "/d.pem", is: "/e.pem"},
 		"RegexRewrite.rewrite": {documents: routes("c", `hosts: [c.mesh], http: [{rewrite: {uriRegexRewrite: {match: /a, rewrite: /b}}, route: [{destination: {host: c.mesh}}]}]`), was: "rewrite: /b", is: "rewrite: /c"},
 		"WorkloadEntry.network": {set: func(fragments []*mesh.Fragment, second bool) { // it says which agent may speak for a workload
 			fragments[0].Health = []*mesh.HealthReport{{ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Network: "net1", Address: "10.0.0.1", Health: mesh.Unhealthy, Own: true}}
@@ -408,10 +410,10 @@ func (s scenario) counts(t *testing.T, field string) bool {
 	after := mesh.Merge(mesh.Input{Prev: before, Fallback: changed[0].MeshConfig, Fragments: changed, KeySets: keys})
 	var proxies []*netProxy
 	for _, namespace := range []string{"shop", "other"} {
-		for _, address := range []string{"10.0.0.1", "10.0.0.9"} {
+		for address, kind := range map[string]view.ProxyType{"10.0.0.1": view.Sidecar, "10.0.0.9": view.Sidecar, "10.0.0.8": view.Router} {
 			p := &netProxy{Proxy: view.Proxy{
 				AccessLogService: true, EnvoyVersion: view.Version{Major: 1, Minor: 40},
-				Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: namespace, Name: "default"}, Addresses: []string{address},
+				Type: kind, ServiceAccount: mesh.ServiceAccount{Namespace: namespace, Name: "default"}, Addresses: []string{address},
 				Locality: mesh.Locality{Region: "eu", Zone: "a"}, Network: "net1",
 			}}
 			p.routes.Delivery = Inline

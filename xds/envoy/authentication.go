@@ -17,7 +17,7 @@ const maxKeys = 1 << 20
 
 // buildAuthentication makes the filter that checks tokens. Nil has no effect. What is no
 // filter for an Envoy refuses every request, as rules that nobody enforces must.
-func buildAuthentication(a *view.Authentication) (*jwtv3.JwtAuthentication, []Diagnostic) {
+func buildAuthentication(a *view.Authentication, clearRouteCache bool) (*jwtv3.JwtAuthentication, []Diagnostic) {
 	if a == nil {
 		return &jwtv3.JwtAuthentication{}, nil
 	}
@@ -32,7 +32,7 @@ func buildAuthentication(a *view.Authentication) (*jwtv3.JwtAuthentication, []Di
 			return refuseAll(), unusable(a, i, "Envoy would refuse the rule: "+err.Error())
 		}
 	}
-	return authn.Filter(rules, false), nil
+	return authn.Filter(rules, clearRouteCache), nil
 }
 
 func unusable(a *view.Authentication, rule int, why string) []Diagnostic {

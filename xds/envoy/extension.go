@@ -47,7 +47,7 @@ func buildExtension(p *view.Extension) (*corev3.TypedExtensionConfig, []Diagnost
 	var diagnostics []Diagnostic
 	switch {
 	case p.Slot == view.JWTSlot:
-		filter, diagnostics = buildAuthentication(p.Authentication)
+		filter, diagnostics = buildAuthentication(p.Authentication, p.ClearRouteCache)
 	case p.Deny:
 		filter = &rbacv3.RBAC{Rules: denyAll(), RulesStatPrefix: "unenforced."}
 	case p.Slot.Kind() == view.ExtAuthzSlot:

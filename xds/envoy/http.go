@@ -51,6 +51,12 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 		out.HttpProtocolOptions.HeaderKeyFormat = f
 	}
 	headersOf(out, h)
+	if h.Gateway != nil {
+		gatewayHTTP(out, h.Gateway)
+		if c.TLS != nil && c.TLS.MaxAge > 0 {
+			out.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxConnectionDuration: durationpb.New(c.TLS.MaxAge)}
+		}
+	}
 	if h.Inbound == nil {
 		out.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
 			Rds: &hcmv3.Rds{ConfigSource: ads(), RouteConfigName: h.RouteName},

@@ -11,6 +11,7 @@ import (
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
 	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	rbacnetv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
@@ -49,7 +50,10 @@ func buildListener(p *view.Listener) (*listenerv3.Listener, []Diagnostic) {
 	for _, a := range p.Addresses[1:] {
 		out.AdditionalAddresses = append(out.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address(a, p.Port)})
 	}
-	if p.Inbound || p.UseOriginalDst { // as in Istio, not where a service has a listener of its own
+	if p.Gateway { // what says nothing in Envoy's 15 seconds is closed
+		out.ContinueOnListenerFiltersTimeout, out.ListenerFiltersTimeout = false, nil
+	}
+	if p.Inbound || p.UseOriginalDst || p.Gateway { // as in Istio, not where a service has a listener of its own
 		out.AccessLog = listenerLogs(p.Telemetry)
 	}
 	if p.Inbound {
@@ -87,6 +91,7 @@ func listenerFilters(p *view.Listener) []*listenerv3.ListenerFilter {
 			})
 		}
 	}
+	add(p.ProxyProtocol, "envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{})
 	add(p.OriginalDst, "envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 	add(p.OriginalSrc, "envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: tproxyMark})
 	add(p.InspectTLS, "envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{InitialReadBufferSize: wrapperspb.UInt32(inspectorBuffer)})
@@ -145,7 +150,10 @@ func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 
 func filterChain(c *view.FilterChain, l *view.Listener, x *tcpAuthorizations) *listenerv3.FilterChain {
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
-	if c.TLS != nil {
+	if c.Gateway != nil {
+		out.TransportSocket = gatewaySocket(c.Gateway, c.HTTP != nil)
+	}
+	if c.TLS != nil || c.Gateway != nil {
 		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
 	}
 	if c.Rules != "" {

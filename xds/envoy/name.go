@@ -71,6 +71,8 @@ func nameOf(c view.ClusterRef) string {
 		return InboundPassthroughCluster
 	case view.InboundCluster:
 		return ClusterName{Direction: Inbound, Port: c.Port}.String()
+	case view.SNICluster:
+		return strings.Join([]string{string(Outbound), strconv.FormatUint(uint64(c.Port), 10), c.Subset, string(c.Host)}, "_.")
 	case view.OutboundCluster:
 		return ClusterName{Direction: Outbound, Port: c.Port, Subset: c.Subset, Host: c.Host}.String()
 	default:

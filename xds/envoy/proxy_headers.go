@@ -16,7 +16,7 @@ import (
 // (pilot/pkg/networking/util/proxy_headers.go).
 func headersOf(to *hcmv3.HttpConnectionManager, h *view.HTTPConnectionManager) {
 	p := h.Headers
-	if h.Inbound != nil {
+	if h.Inbound != nil || h.Gateway != nil {
 		to.ServerName = "istio-envoy"
 	}
 	switch {

@@ -42,7 +42,7 @@ func ruleRoute(p *view.Route) *routev3.Route {
 	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = ops.responseAdd, ops.responseRemove
 	switch {
 	case p.Rule.GetRedirect() != nil:
-		out.Action = redirect(p.Rule.GetRedirect(), p.Port)
+		out.Action = redirect(p.Rule.GetRedirect(), p.Port, p.TLS)
 	case p.Rule.GetDirectResponse() != nil:
 		out.Action = directResponse(p.Rule.GetDirectResponse())
 	default:

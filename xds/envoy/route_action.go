@@ -107,7 +107,7 @@ func fraction(millionths uint32) *typev3.FractionalPercent {
 	return &typev3.FractionalPercent{Numerator: millionths, Denominator: typev3.FractionalPercent_MILLION}
 }
 
-func redirect(in *networking.HTTPRedirect, port uint32) *routev3.Route_Redirect {
+func redirect(in *networking.HTTPRedirect, port uint32, tls bool) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: in.GetAuthority()}
 	if in.GetPrefixRewrite() != "" {
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.GetPrefixRewrite()}
@@ -125,6 +125,9 @@ func redirect(in *networking.HTTPRedirect, port uint32) *routev3.Route_Redirect 
 		}
 	case *networking.HTTPRedirect_Port:
 		out.PortRedirect = rp.Port
+	}
+	if scheme == "" && tls {
+		scheme = "https"
 	}
 	// The default port of the scheme is left out.
 	if (out.GetPortRedirect() == 80 && scheme != "https") || (out.GetPortRedirect() == 443 && scheme == "https") {

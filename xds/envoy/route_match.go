@@ -16,9 +16,19 @@ func routeMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 		return out
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.GetHeaders())) {
+		if claims := claimsOf(name); claims != nil {
+			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claims, in.GetHeaders()[name]))
+			continue
+		}
 		out.Headers = append(out.Headers, headerMatch(name, in.GetHeaders()[name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.GetWithoutHeaders())) {
+		if claims := claimsOf(name); claims != nil {
+			m := claimMatch(claims, in.GetWithoutHeaders()[name])
+			m.Invert = true
+			out.DynamicMetadata = append(out.DynamicMetadata, m)
+			continue
+		}
 		m := headerMatch(name, in.GetWithoutHeaders()[name])
 		m.InvertMatch = true
 		m.TreatMissingHeaderAsEmpty = !presence(in.GetWithoutHeaders()[name])

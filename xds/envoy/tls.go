@@ -155,7 +155,7 @@ func serverSocket(t *view.ServerTLS) *corev3.TransportSocket {
 		return nil
 	}
 	ctx := &tlsv3.DownstreamTlsContext{
-		CommonTlsContext:         commonTLSContext(trustDomainMatchers(t.TrustDomains)),
+		CommonTlsContext:         commonTLSContext(peerMatchers(t.Names, t.TrustDomains)),
 		RequireClientCertificate: wrapperspb.Bool(true),
 		// A resumed session presents no certificate, so it could outlive the first one.
 		// SessionTimeout does not limit the tickets of TLS 1.3, which Envoy's library accepts

@@ -87,6 +87,9 @@ func BuildVirtualHost(routeName string, h *view.VirtualHost) (Resource, []Diagno
 		Name: hostName(routeName, h.Name), Domains: h.Domains, IncludeRequestAttemptCount: !h.NoAttemptCount,
 		Routes: make([]*routev3.Route, 0, len(h.Routes)),
 	}
+	if h.RequireTLS {
+		out.RequireTls = routev3.VirtualHost_ALL
+	}
 	for _, r := range h.Routes {
 		out.Routes = append(out.Routes, buildRoute(r))
 	}

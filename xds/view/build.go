@@ -61,15 +61,16 @@ type viewInputs struct {
 
 func (x *Index) inputsOf(p *Proxy) viewInputs {
 	pc := x.contextOf(*p)
-	if p.Type == Router {
-		return viewInputs{outbound: pc.outboundOf(nil)}
-	}
 	in := newInboundBuilder(pc)
+	var gateway gatewayKey
+	if p.Type == Router {
+		gateway = pc.gatewayKeyOf(in.inboundInput)
+	}
 	own := stackInput{inbound: pc.inboundLayers.get(pc.meshContext, in.inboundInput)}
 	if len(in.providers) > 0 {
 		own.providers = x.layer(ProvidersLayer, in.providers)
 	}
-	return viewInputs{own: own, outbound: pc.outboundOf(in.reserved), fallbacks: pc.telemetry.fallbacks}
+	return viewInputs{own: own, outbound: pc.outboundOf(in.reserved, gateway), fallbacks: pc.telemetry.fallbacks}
 }
 
 func (x *Index) assemble(inputs *viewInputs, out *outboundView, p *Proxy) *View {
@@ -80,8 +81,8 @@ func (x *Index) assemble(inputs *viewInputs, out *outboundView, p *Proxy) *View 
 	}
 }
 
-// stackInput is what a proxy has besides its outbound view. inbound is nil for routers, and
-// providers for proxies that ask none.
+// stackInput is what a proxy has besides its outbound view. Of a gateway, inbound has the extensions
+// only. providers is nil for proxies that ask none.
 type stackInput struct{ inbound, providers *Layer }
 
 func (in stackInput) build(v *outboundView) *Stack {
@@ -92,9 +93,7 @@ func (in stackInput) build(v *outboundView) *Stack {
 	if in.providers != nil {
 		layers = append(layers, in.providers)
 	}
-	if in.inbound != nil {
-		layers = slices.Concat(layers, []*Layer{v.listeners, in.inbound}, v.routeConfigurations)
-	}
+	layers = slices.Concat(layers, []*Layer{v.listeners, in.inbound}, v.routeConfigurations)
 	return &Stack{Layers: layers, hash: hashLayers(layers)}
 }
 

@@ -35,6 +35,8 @@ type serviceInput struct {
 	// upstream is the proxy's, as far as the service depends on it.
 	upstream  upstreamSettings
 	workloads serviceWorkloads
+	// passes adds clusters for mTLS that passes through a gateway.
+	passes bool
 }
 
 // portSet is some ports of a service.
@@ -53,6 +55,7 @@ func (b serviceWorkloads) build(*meshContext) *serviceWorkloads { return &b }
 // serviceInputOf returns what the parts of a service are made from.
 func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
 	in := sc.inputOf(svc.Service, svc.rule)
+	in.passes = sc.passes(svc.Service)
 	if !svc.hasAllPorts() {
 		in.ports = sc.portSets.intern(portSet{svc.Ports})
 	}
@@ -119,12 +122,11 @@ func (in serviceInput) build(mc *meshContext) *serviceParts {
 			continue
 		}
 		c := clusterInput{serviceInput: &in, port: port, members: in.workloads.membersAt(port)}
-		mc.appendCluster(out, c)
-		if in.rule != nil {
-			for _, subset := range in.rule.spec.GetSubsets() {
-				c.subset = subset
-				mc.appendCluster(out, c)
-			}
+		mc.appendClusters(out, c)
+		if in.passes {
+			c.passes = true
+			c.members = slices.DeleteFunc(c.members, func(m member) bool { return !mc.endpointMTLS(c, m) })
+			mc.appendClusters(out, c)
 		}
 	}
 	return out
@@ -194,10 +196,15 @@ type clusterInput struct {
 	members []member
 	// ref is the cluster's; the zero value means that it follows from the others.
 	ref ClusterRef
+	// passes means that mTLS passes to the cluster as it comes.
+	passes bool
 }
 
 func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
+	if in.passes {
+		in.ref, policy = ClusterRef{Kind: SNICluster, Port: in.port.Number, Subset: in.subset.GetName(), Host: in.svc.Hostname}, withoutTLS(policy)
+	}
 	c := &Cluster{
 		Ref:            cmp.Or(in.ref, Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName())),
 		Discovery:      discoveryOf(in.svc.Resolution, policy),
@@ -211,7 +218,9 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort
 	}
-	c.TLS = mc.peerTLS(in, policy)
+	if !in.passes {
+		c.TLS = mc.peerTLS(in, policy)
+	}
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
 		c.AltNames, c.FileSecrets = mc.identitiesOf(in), in.upstream.fileSecrets
 	}

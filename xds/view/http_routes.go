@@ -18,7 +18,7 @@ func (b *virtualHostBuilder) routesOf(vs *virtualService) []*Route {
 			return append(out, b.route(vs, rule, nil))
 		}
 		for _, m := range rule.GetMatch() {
-			if (m.GetPort() != 0 && m.GetPort() != b.port) || !b.sc.matchesProxy(m) {
+			if (m.GetPort() != 0 && m.GetPort() != b.port) || !b.sc.matchesProxy(m, b.gatewayName()) {
 				continue
 			}
 			out = append(out, b.route(vs, rule, m))
@@ -30,10 +30,21 @@ func (b *virtualHostBuilder) routesOf(vs *virtualService) []*Route {
 	return out
 }
 
-// matchesProxy reports whether the match is for requests of this proxy.
-func (sc *sidecarScope) matchesProxy(m *networking.HTTPMatchRequest) bool {
+// meshGateway stands for all sidecars among the gateways of a VirtualService.
+const meshGateway = "mesh"
+
+// gatewayName is the Gateway whose routes are made, or meshGateway.
+func (b *virtualHostBuilder) gatewayName() string {
+	if b.gateway != nil {
+		return b.gateway.name
+	}
+	return meshGateway
+}
+
+// matchesProxy reports whether the match is for requests of this proxy, at one of its Gateways.
+func (sc *sidecarScope) matchesProxy(m *networking.HTTPMatchRequest, gateway string) bool {
 	if len(m.GetGateways()) > 0 {
-		return slices.Contains(m.GetGateways(), "mesh")
+		return slices.Contains(m.GetGateways(), gateway)
 	}
 	return mesh.Selects(m.GetSourceLabels(), sc.proxy.Labels) &&
 		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == sc.namespace())
@@ -54,6 +65,7 @@ func (b *virtualHostBuilder) route(vs *virtualService, rule *networking.HTTPRout
 	r := &Route{
 		Rule: rule, Match: m, Config: vs.Key, Port: b.port, Traced: b.sc.traces, ForwardedHost: rule.GetRewrite() != nil && b.sc.headers.forwardsHost(),
 		Retry: cmp.Or(rule.GetRetries(), b.sc.config.GetDefaultHttpRetryPolicy()),
+		TLS:   b.gateway != nil && b.gateway.GetTls() != nil,
 	}
 	origins := []*mesh.Origin{vs.Origin}
 	for _, d := range rule.GetRoute() {

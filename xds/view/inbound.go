@@ -43,6 +43,8 @@ type inboundPort struct {
 
 // inboundInput is what the proxy does for its application: the input of its inbound layer.
 type inboundInput struct {
+	// Gateway means that it is a gateway, of which there are the extensions only.
+	Gateway      bool
 	Interception Interception
 	// IPv6 means that connections over IPv6 are captured, too.
 	IPv6 bool
@@ -83,6 +85,9 @@ type inboundBuilder struct {
 }
 
 func newInboundBuilder(pc *proxyContext) *inboundBuilder {
+	if pc.proxy.Type == Router {
+		return newGatewayInbound(pc)
+	}
 	policy := pc.authn.in(pc.namespace()).forWorkload(pc.proxy.Labels)
 	in := &inboundBuilder{st: pc, inboundInput: &inboundInput{
 		Interception: pc.proxy.Interception, IPv6: pc.captureIPv6, Mode: policy.mode, Modes: policy.ports,
@@ -100,6 +105,14 @@ func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 		in.Ports = targets
 	}
 	in.reserve(targets)
+	return in
+}
+
+// newGatewayInbound is for a gateway, whose requests the same policies are about.
+func newGatewayInbound(pc *proxyContext) *inboundBuilder {
+	in := &inboundBuilder{st: pc, inboundInput: &inboundInput{Gateway: true}}
+	in.addPolicies()
+	in.providers = slices.Concat(in.providers, pc.telemetry.collectors)
 	return in
 }
 
@@ -133,25 +146,25 @@ func (in *inboundBuilder) reserve(targets []inboundPort) {
 // isOwn reports whether a workload at the proxy's address may be the proxy's. A catalog's
 // instance must have the proxy's service account: whoever can register a service can give
 // it the address of any host, and could otherwise decide what that host serves.
-func (in *inboundBuilder) isOwn(w *mesh.Workload) bool {
+func (pc *proxyContext) isOwn(w *mesh.Workload) bool {
 	_, instance := w.Labels[mesh.LabelConsulService]
-	return !instance || w.ServiceAccount == in.st.proxy.ServiceAccount.Name
+	return !instance || w.ServiceAccount == pc.proxy.ServiceAccount.Name
 }
 
-// serviceTargets are the ports at which services expect this workload (Istio's
-// ServiceTargets).
-func (in *inboundBuilder) serviceTargets() []inboundPort {
-	pc := in.st
-	type found struct {
-		svc *mesh.Service
-		w   *mesh.Workload
-	}
-	var list []found
+// ownService is a service that a workload of the proxy is an endpoint of.
+type ownService struct {
+	svc *mesh.Service
+	w   *mesh.Workload
+}
+
+// ownServices are those of the proxy's workloads, in order of precedence.
+func (pc *proxyContext) ownServices() []ownService {
+	var list []ownService
 	for _, a := range pc.proxy.Addresses {
 		for _, w := range pc.s.WorkloadsAt(a) {
-			if w.Namespace == pc.namespace() && in.isOwn(w) {
+			if w.Namespace == pc.namespace() && pc.isOwn(w) {
 				for _, svc := range pc.s.ServicesOf(w) {
-					list = append(list, found{svc, w})
+					list = append(list, ownService{svc, w})
 				}
 			}
 		}
@@ -161,14 +174,21 @@ func (in *inboundBuilder) serviceTargets() []inboundPort {
 			}
 			for _, w := range svc.Inline {
 				if w.Address == a {
-					list = append(list, found{svc, w})
+					list = append(list, ownService{svc, w})
 				}
 			}
 		}
 	}
-	slices.SortStableFunc(list, func(a, b found) int {
+	slices.SortStableFunc(list, func(a, b ownService) int {
 		return cmp.Or(a.svc.Created.Compare(b.svc.Created), cmp.Compare(a.svc.Hostname, b.svc.Hostname))
 	})
+	return list
+}
+
+// serviceTargets are the ports at which services expect this workload (Istio's
+// ServiceTargets).
+func (in *inboundBuilder) serviceTargets() []inboundPort {
+	list := in.st.ownServices()
 	seen := map[uint32]bool{}
 	var out []inboundPort
 	for _, f := range list {
@@ -288,8 +308,11 @@ func (pc *proxyContext) inboundRule(svc *mesh.Service) *rule {
 
 // build makes the inbound layer.
 func (in *inboundInput) build(mc *meshContext) *Layer {
+	if in.Gateway {
+		return mc.layer(InboundLayer, in.extensions(mc))
+	}
 	listeners := in.listeners(mc)
-	return mc.layer(InboundLayer, slices.Concat(in.clusters(mc), in.extensions(mc, listeners), listeners))
+	return mc.layer(InboundLayer, slices.Concat(in.clusters(mc), in.extensionsFor(mc, listeners), listeners))
 }
 
 // clusters are for the application's own ports.

@@ -21,6 +21,7 @@ type Index struct {
 	inline *addressIndex
 	// virtualServices have their delegates merged in. Those without hosts are left out.
 	virtualServices []*virtualService
+	bound           map[string][]*virtualService // by the Gateways that they are for
 	rules           *ruleIndex
 	authn           *authn
 	policies        *policyIndex[*mesh.AuthorizationPolicy]
@@ -83,9 +84,10 @@ func (x *Index) fill(prev *Index) {
 	services := mesh.DeltasOf[*mesh.Service](d)
 	x.services = mesh.PatchList(prev.services, services, comparePrecedence)
 	x.inline = prev.inline.next(services)
-	x.virtualServices = prev.virtualServices
+	x.virtualServices, x.bound = prev.virtualServices, prev.bound
 	if len(mesh.DeltasOf[*mesh.VirtualService](d)) > 0 {
 		x.virtualServices = mergeDelegates(prev.virtualServices, s.VirtualServices, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo())
+		x.bound = boundServices(x.virtualServices)
 	}
 	rules := mesh.DeltasOf[*mesh.DestinationRule](d)
 	x.rules = prev.rules.next(rules, s.DestinationRules)
@@ -110,7 +112,7 @@ func (x *Index) fill(prev *Index) {
 		x.sidecars = newSidecarIndex(s)
 	}
 	x.selectorLabels = prev.selectorLabels
-	if len(rules) > 0 || !sameSlice(prev.virtualServices, x.virtualServices) {
+	if len(rules) > 0 || !sameSlice(prev.virtualServices, x.virtualServices) || !sameSlice(prev.s.Gateways, s.Gateways) {
 		x.selectorLabels = newSelectorLabels(s, x.virtualServices)
 	}
 }

@@ -99,7 +99,7 @@ func trackedKinds() []reflect.Type {
 	return []reflect.Type{
 		reflect.TypeFor[*mesh.Service](), reflect.TypeFor[*mesh.Workload](), reflect.TypeFor[*mesh.VirtualService](),
 		reflect.TypeFor[*mesh.DestinationRule](), reflect.TypeFor[*mesh.PeerAuthentication](),
-		reflect.TypeFor[*mesh.Sidecar](), reflect.TypeFor[*mesh.RequestAuthentication](), reflect.TypeFor[*mesh.AuthorizationPolicy](), reflect.TypeFor[*mesh.Telemetry](), reflect.TypeFor[*mesh.Unenforced](), reflect.TypeFor[*mesh.WorkloadGroup](), reflect.TypeFor[*mesh.ProxyConfig](),
+		reflect.TypeFor[*mesh.Gateway](), reflect.TypeFor[*mesh.Sidecar](), reflect.TypeFor[*mesh.RequestAuthentication](), reflect.TypeFor[*mesh.AuthorizationPolicy](), reflect.TypeFor[*mesh.Telemetry](), reflect.TypeFor[*mesh.Unenforced](), reflect.TypeFor[*mesh.WorkloadGroup](), reflect.TypeFor[*mesh.ProxyConfig](),
 	}
 }
 
@@ -135,6 +135,7 @@ type affectedProxies struct {
 	all          bool
 	namespaces   map[string]bool
 	addresses    map[string]bool
+	gateways     bool // all gateway proxies
 }
 
 // maxMissedSnapshots is how many snapshots a proxy can miss until it has to be checked
@@ -161,7 +162,7 @@ func (x *Index) affects(seq uint64, p *Proxy) bool {
 }
 
 func (ap *affectedProxies) includes(p *Proxy) bool {
-	if ap.all || ap.namespaces[p.ServiceAccount.Namespace] {
+	if ap.all || ap.gateways && p.Type == Router || ap.namespaces[p.ServiceAccount.Namespace] {
 		return true
 	}
 	if len(ap.addresses) == 0 {
@@ -174,7 +175,8 @@ func (ap *affectedProxies) includes(p *Proxy) bool {
 // affect fewer proxies than usual are named here.
 func (x *Index) affectedBy(prev *Index, d *indexDiff) *affectedProxies {
 	ap := &affectedProxies{
-		seq: x.seq, prevSeq: prev.seq, all: !shallowEqual(prev.selectorLabels, x.selectorLabels),
+		seq: x.seq, prevSeq: prev.seq, all: !prev.selectorLabels.sameForSidecars(x.selectorLabels),
+		gateways:   len(mesh.DeltasOf[*mesh.Gateway](d.Diff)) > 0,
 		namespaces: map[string]bool{}, addresses: map[string]bool{},
 	}
 	for m := range d.Policies() {

@@ -76,6 +76,8 @@ type meshContext struct {
 	labelSets        interned[labelSet]
 	addressSets      interned[addressSet]
 	headerSettings   interned[proxyHeaders]
+	gatewayPolicies  interned[gatewayPolicies]
+	targetSets       interned[portTargets]
 	inboundLayers    hashedMemo[*inboundInput, *meshContext, Layer]
 	fixedLayers      memo[fixedInput, *meshContext, Layer]
 	routeHints       hints[routeHint, Route]

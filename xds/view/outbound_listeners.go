@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -471,24 +470,6 @@ func (sc *sidecarScope) catchAllChain(name string) *FilterChain {
 		to = ClusterRef{Kind: BlackHoleCluster}
 	}
 	return &FilterChain{Name: name, TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}}
-}
-
-// statPrefix is Istio's: the name of the cluster.
-func statPrefix(c ClusterRef) string {
-	switch c.Kind {
-	case PassthroughCluster:
-		return "PassthroughCluster"
-	case BlackHoleCluster:
-		return "BlackHoleCluster"
-	case InboundPassthroughCluster:
-		return "InboundPassthroughCluster"
-	case InboundCluster:
-		return strings.Join([]string{"inbound", strconv.FormatUint(uint64(c.Port), 10), "", ""}, "|")
-	case OutboundCluster:
-		return strings.Join([]string{"outbound", strconv.FormatUint(uint64(c.Port), 10), c.Subset, string(c.Host)}, "|")
-	default:
-		return ""
-	}
 }
 
 func (mc *meshContext) outPort() uint32 {

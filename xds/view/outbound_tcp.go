@@ -40,7 +40,7 @@ type l4Match interface {
 }
 
 func (sc *sidecarScope) matchesL4(m l4Match, port uint32) bool {
-	return (len(m.GetGateways()) == 0 || slices.Contains(m.GetGateways(), "mesh")) &&
+	return (len(m.GetGateways()) == 0 || slices.Contains(m.GetGateways(), meshGateway)) &&
 		mesh.Selects(m.GetSourceLabels(), sc.proxy.Labels) &&
 		(m.GetPort() == 0 || m.GetPort() == port) &&
 		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == sc.namespace())

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -19,6 +21,8 @@ const (
 	PassthroughCluster
 	BlackHoleCluster
 	InboundPassthroughCluster
+	// SNICluster passes mTLS of the mesh on, which names the cluster as its server.
+	SNICluster
 )
 
 // String is the name of a cluster of which there is one.
@@ -34,6 +38,8 @@ func (k ClusterKind) String() string {
 		return "outbound"
 	case InboundCluster:
 		return "inbound"
+	case SNICluster:
+		return "outbound_"
 	default:
 		return ""
 	}
@@ -50,6 +56,26 @@ type ClusterRef struct {
 // Outbound identifies the cluster of a service's port.
 func Outbound(host mesh.Hostname, port uint32, subset string) ClusterRef {
 	return ClusterRef{Kind: OutboundCluster, Port: port, Subset: subset, Host: host}
+}
+
+// statPrefix is Istio's: the name of the cluster.
+func statPrefix(c ClusterRef) string {
+	switch c.Kind {
+	case PassthroughCluster:
+		return "PassthroughCluster"
+	case BlackHoleCluster:
+		return "BlackHoleCluster"
+	case InboundPassthroughCluster:
+		return "InboundPassthroughCluster"
+	case InboundCluster:
+		return strings.Join([]string{"inbound", strconv.FormatUint(uint64(c.Port), 10), "", ""}, "|")
+	case SNICluster:
+		return strings.Join([]string{"outbound", strconv.FormatUint(uint64(c.Port), 10), c.Subset, string(c.Host)}, "_.")
+	case OutboundCluster:
+		return strings.Join([]string{"outbound", strconv.FormatUint(uint64(c.Port), 10), c.Subset, string(c.Host)}, "|")
+	default:
+		return ""
+	}
 }
 
 // Discovery is how a cluster discovers its endpoints.

@@ -55,7 +55,7 @@ func (in *inboundInput) slots() []Slot {
 // extensionInputs are what the slots of the proxy's chains have, in the order of the slots. The
 // one for AUDIT policies, which decide nothing, is there only if one applies.
 func (in *inboundInput) extensionInputs() []extensionInput {
-	out := append(in.Authorization.customInputs(), extensionInput{Slot: JWTSlot, Authentication: in.Authentication})
+	out := append(in.Authorization.customInputs(), extensionInput{Slot: JWTSlot, Authentication: in.Authentication, ClearRouteCache: in.Gateway && in.Authentication != nil})
 	for _, slot := range []Slot{AuditSlot, DenySlot, AllowSlot} {
 		if e := (extensionInput{Slot: slot, Authorization: in.Authorization.in(slot)}); e.Authorization != nil || slot != AuditSlot {
 			out = append(out, e)
@@ -113,6 +113,9 @@ type Extension struct {
 	Authorization *Authorization
 	// Authentication is what is said of tokens, in the slot for them; nil if nothing is.
 	Authentication *Authentication
+	// ClearRouteCache has Envoy choose the route after the token is checked, because routes of
+	// gateways may match its claims.
+	ClearRouteCache bool
 	// Provider is whom the slot asks, if it is an ExtAuthzSlot; or nil. If it cannot be asked,
 	// what the rules of Authorization match is denied.
 	Provider *Provider
@@ -127,22 +130,30 @@ type extensionInput struct {
 	Authentication *Authentication
 	Provider       *Provider
 	Origins        []*mesh.Origin
+
+	ClearRouteCache bool
 }
 
 func (in extensionInput) build(*meshContext) *Extension {
 	e := &Extension{
 		base: base{origins: in.Origins}, Slot: in.Slot, Deny: in.Deny,
 		Authorization: in.Authorization, Authentication: in.Authentication, Provider: in.Provider,
+		ClearRouteCache: in.ClearRouteCache,
 	}
 	e.seal(contentHash("Extension", e))
 	return e
 }
 
-// extensions are those that the listeners of the proxy have slots for.
-func (in *inboundInput) extensions(mc *meshContext, listeners []Part) []Part {
+// extensionsFor are those that the listeners of the proxy have slots for.
+func (in *inboundInput) extensionsFor(mc *meshContext, listeners []Part) []Part {
 	if !hasSlots(listeners) {
 		return nil
 	}
+	return in.extensions(mc)
+}
+
+// extensions are those of all slots.
+func (in *inboundInput) extensions(mc *meshContext) []Part {
 	var out []Part
 	for _, e := range in.extensionInputs() {
 		var origins []*mesh.Origin

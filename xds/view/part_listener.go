@@ -26,6 +26,10 @@ type Listener struct {
 	OriginalDst, OriginalSrc bool
 	// InspectTLS and InspectHTTP inspect the first bytes of a connection.
 	InspectTLS, InspectHTTP bool
+	// Gateway means that it is for a gateway: what says nothing within 15 seconds is closed.
+	Gateway bool
+	// ProxyProtocol expects the PROXY protocol before all else.
+	ProxyProtocol bool
 	// InspectTimeout is the timeout of the inspection; 0 means none.
 	InspectTimeout time.Duration
 	Chains         []*FilterChain
@@ -47,9 +51,11 @@ type FilterChain struct {
 	Name  string
 	Match FilterChainMatch
 	// TLS is nil for plaintext.
-	TLS  *ServerTLS
-	HTTP *HTTPConnectionManager
-	TCP  *TCPProxy
+	TLS *ServerTLS
+	// Gateway is TLS that a server of a Gateway ends, with certificates of its own; or nil.
+	Gateway *GatewayTLS
+	HTTP    *HTTPConnectionManager
+	TCP     *TCPProxy
 	// Deny refuses every connection of a chain with TCP, because a security policy applies
 	// that cannot be enforced. A chain with HTTP has slots for that.
 	Deny bool
@@ -99,6 +105,8 @@ type ServerTLS struct {
 	HTTP bool
 	// TrustDomains are those whose identities may connect.
 	TrustDomains []string
+	// Names are those that may connect of these; empty means all.
+	Names []string
 	// TLS13 and CipherSuites are MeshConfig's meshMTLS: whether TLS 1.3 is the least version,
 	// not 1.2, and the cipher suites of 1.2; empty means Istio's.
 	TLS13        bool
@@ -128,6 +136,8 @@ type HTTPConnectionManager struct {
 	// Headers are the settings of the headers that the proxy writes; nil for Istio's
 	// defaults.
 	Headers *meshconfig.ProxyConfig_ProxyHeaders
+	// Gateway is nil for a sidecar.
+	Gateway *GatewayHTTP
 }
 
 // InboundRoute sends every request to the application.

@@ -54,6 +54,8 @@ type VirtualHost struct {
 	Routes  []*Route
 	// NoAttemptCount leaves out the header x-envoy-attempt-count.
 	NoAttemptCount bool
+	// RequireTLS redirects requests without TLS to https.
+	RequireTLS bool
 }
 
 // Route is one HTTP route: a match and an action. Conditions on the proxy's labels or
@@ -79,6 +81,8 @@ type Route struct {
 	Traced bool
 	// ForwardedHost adds the header x-forwarded-host if the host is rewritten.
 	ForwardedHost bool
+	// TLS says that the requests came by TLS.
+	TLS bool
 }
 
 // RouteDestination is the destination of a share of the requests.

@@ -19,6 +19,8 @@ type routingKey struct {
 	telemetry *Telemetry
 	// captureIPv6 is that of proxyContext.
 	captureIPv6 bool
+	// gateway is zero for sidecars.
+	gateway gatewayKey
 }
 
 func (k routingKey) build(*scopeState) *routingState { return &routingState{key: k} }
@@ -61,6 +63,10 @@ func (r *routingState) scopeFor(sc *sidecarScope) *sidecarScope {
 // build computes everything.
 func (r *routingState) build(sc *sidecarScope) {
 	sc = r.scopeFor(sc)
+	if sc.proxy.Type == Router {
+		r.buildGateways(sc)
+		return
+	}
 	v := &routingView{}
 	o := &outboundListenerBuilder{sc: sc, reserved: r.key.reserved.all(), prev: r.view.listenersByName()}
 	listeners, names := o.listeners()

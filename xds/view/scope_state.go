@@ -73,9 +73,7 @@ type outboundKey struct {
 
 func (k outboundKey) build(ss *scopeState) *outboundState {
 	o := &outboundState{scopeState: ss, key: k, fixed: ss.meshContext.fixedLayers.get(ss.meshContext, fixedInput{router: ss.key.router, mode: k.interception, ipv6: k.captureIPv6, keepCase: ss.key.upstream.keepCase})}
-	if !ss.key.router {
-		o.routing = ss.routings.get(ss, k.routingKey)
-	}
+	o.routing = ss.routings.get(ss, k.routingKey)
 	if k.named {
 		o.names = ss.names.get(ss, k.names)
 	}
@@ -87,7 +85,7 @@ func (k outboundKey) build(ss *scopeState) *outboundState {
 type outboundState struct {
 	scopeState *scopeState
 	key        outboundKey
-	routing    *routingState // nil for routers
+	routing    *routingState
 	fixed      *Layer
 	names      *namesState   // or nil
 	locality   *localityView // guarded by the scopeState's mu; nil until there is a view
@@ -113,15 +111,17 @@ type outboundView struct {
 type upstreamLayers struct{ clusters, endpoints, fixed, names *Layer }
 
 // outboundOf returns the outbound state of a proxy. reserved are the addresses at which its
-// outbound listeners must not be.
-func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
+// outbound listeners must not be; gateway is zero for a sidecar.
+func (pc *proxyContext) outboundOf(reserved []listenerKey, gateway gatewayKey) *outboundState {
 	rk := scopeKey{
 		namespace: pc.namespace(), sidecar: pc.sidecar, router: pc.proxy.Type == Router,
 		labels: pc.relevantLabels(), upstream: pc.upstream,
 	}
 	ss := pc.scopes.get(pc.meshContext, rk)
 	key := outboundKey{locality: pc.proxy.Locality}
-	if !rk.router { // the listeners of routers come from Gateways, which are not implemented yet
+	if rk.router {
+		key.routingKey = routingKey{telemetry: pc.telemetry.Outbound, headers: pc.headers, gateway: gateway}
+	} else {
 		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound, headers: pc.headers, access: pc.access, captureIPv6: pc.captureIPv6}
 		if reserved = pc.relevantAddresses(reserved); len(reserved) > 0 {
 			key.reserved = pc.addressSets.intern(addressSet{reserved})
@@ -135,7 +135,7 @@ func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 
 // relevantLabels are those of the proxy's labels that selectors use.
 func (pc *proxyContext) relevantLabels() *labelSet {
-	if labels := pc.selectorLabels.relevant(pc.namespace(), pc.proxy.Labels); len(labels) > 0 {
+	if labels := pc.selectorLabels.relevant(pc.namespace(), pc.proxy.Labels, pc.proxy.Type == Router); len(labels) > 0 {
 		return pc.labelSets.intern(labelSet{labels})
 	}
 	return nil
@@ -201,16 +201,14 @@ func (v *outboundView) identicalTo(o *outboundView) bool {
 func (ss *scopeState) buildView(o *outboundState) *outboundView {
 	o.locality = ss.localityViewOf(o.key.locality)
 	l := ss.layersFor(o.locality)
-	v := &outboundView{upstreamLayers: upstreamLayers{clusters: l.clusters, endpoints: l.endpoints, fixed: o.fixed}, routingView: &routingView{}}
+	v := &outboundView{upstreamLayers: upstreamLayers{clusters: l.clusters, endpoints: l.endpoints, fixed: o.fixed}}
 	if o.names != nil {
 		v.names = o.names.layerFor(ss.scope)
 	}
-	if o.routing != nil {
-		if o.routing.view == nil {
-			o.routing.build(ss.scope)
-		}
-		v.routingView = o.routing.view
+	if o.routing.view == nil {
+		o.routing.build(ss.scope)
 	}
+	v.routingView = o.routing.view
 	return v
 }
 
@@ -352,7 +350,13 @@ func (ss *scopeState) applyDiff(prev *Index, pc *proxyContext) bool {
 		}
 	}
 	var edits []mesh.Delta[*virtualService]
+	if ss.key.router && !sc.samePassthrough(pc) {
+		return false // other services have clusters for it
+	}
 	for _, c := range d.virtualServices {
+		if ss.key.router {
+			continue // routes decide no clusters of it
+		}
 		sees := func(vs *virtualService) bool {
 			return vs != nil && pc.seesRoutes(vs, ns) &&
 				slices.ContainsFunc(sc.egress, func(e *egressListener) bool { return e.importsVirtualService(vs) })
@@ -371,6 +375,10 @@ func (ss *scopeState) applyDiff(prev *Index, pc *proxyContext) bool {
 	}
 	ss.applyServiceChanges(changes)
 	rebuildRouting := ss.refreshServices(d)
+	if ss.key.router {
+		rebuildRouting = sc.updateGateways(d) || rebuildRouting || len(changes) > 0
+		changes = nil
+	}
 	for _, c := range edits {
 		sc.replaceVirtualService(c)
 		rebuildRouting = rebuildRouting || c.Old.hasL4Routes() || c.New.hasL4Routes()

@@ -8,14 +8,20 @@ import (
 type labelPair struct{ key, value string }
 
 // selectorLabels are the labels that DestinationRules and VirtualServices use to select
-// clients. All other labels of a proxy make no difference to its own requests.
+// clients, and Gateways their proxies. All other labels of a proxy make no difference to its own requests.
 type selectorLabels struct {
 	all         map[labelPair]bool            // for proxies of any namespace
 	byNamespace map[string]map[labelPair]bool // for proxies of one namespace only
+	gateways    map[labelPair]bool            // for gateways of any namespace
 }
 
 func newSelectorLabels(s *mesh.Snapshot, routes []*virtualService) *selectorLabels {
-	out := &selectorLabels{all: map[labelPair]bool{}, byNamespace: map[string]map[labelPair]bool{}}
+	out := &selectorLabels{all: map[labelPair]bool{}, byNamespace: map[string]map[labelPair]bool{}, gateways: map[labelPair]bool{}}
+	for _, g := range s.Gateways {
+		for k, v := range g.Spec.GetSelector() {
+			out.gateways[labelPair{k, v}] = true
+		}
+	}
 	for _, dr := range s.DestinationRules {
 		for k, v := range dr.Spec.GetWorkloadSelector().GetMatchLabels() {
 			if out.byNamespace[dr.Namespace] == nil {
@@ -32,6 +38,12 @@ func newSelectorLabels(s *mesh.Snapshot, routes []*virtualService) *selectorLabe
 	return out
 }
 
+// sameForSidecars reports whether the labels that make a difference to sidecars are the same.
+func (s *selectorLabels) sameForSidecars(o *selectorLabels) bool {
+	a, b := selectorLabels{all: s.all, byNamespace: s.byNamespace}, selectorLabels{all: o.all, byNamespace: o.byNamespace}
+	return shallowEqual(&a, &b)
+}
+
 // labelSet is a set of labels.
 type labelSet struct{ Labels map[string]string }
 
@@ -43,14 +55,18 @@ func (s *labelSet) all() map[string]string {
 }
 
 // relevant returns those labels of a proxy that some selector uses.
-func (s *selectorLabels) relevant(ns string, labels map[string]string) map[string]string {
+func (s *selectorLabels) relevant(ns string, labels map[string]string, gateway bool) map[string]string {
 	own := s.byNamespace[ns]
-	if len(s.all)+len(own) == 0 {
+	gateways := s.gateways
+	if !gateway {
+		gateways = nil
+	}
+	if len(s.all)+len(own)+len(gateways) == 0 {
 		return nil
 	}
 	var out map[string]string
 	for k, v := range labels {
-		if l := (labelPair{k, v}); s.all[l] || own[l] {
+		if l := (labelPair{k, v}); s.all[l] || own[l] || gateways[l] {
 			if out == nil {
 				out = map[string]string{}
 			}

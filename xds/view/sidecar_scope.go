@@ -41,9 +41,7 @@ func (x *Index) contextOf(p Proxy) *proxyContext {
 		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, headers.keepsCase()}, captureIPv6: p.capturesIPv6(),
 		access: x.localAccessOf(&p),
 	}
-	if p.Type != Router { // the listeners of routers come from Gateways, which are not implemented yet
-		pc.addTelemetry()
-	}
+	pc.addTelemetry()
 	return pc
 }
 
@@ -61,6 +59,10 @@ type sidecarScope struct {
 	registryOnly bool
 	// egressProxy receives traffic to unknown hosts; or nil.
 	egressProxy *networking.Destination
+	// gateways are those of a gateway proxy, in order of precedence.
+	gateways []*mesh.Gateway
+	// passthrough are the hosts to which mTLS of the mesh passes through it (AUTO_PASSTHROUGH).
+	passthrough []mesh.Hostname
 }
 
 // service is a service as a proxy sees it, perhaps with fewer ports.
@@ -131,7 +133,13 @@ func newSidecarScope(pc *proxyContext, prev *sidecarScope) *sidecarScope {
 		listeners = []*networking.IstioEgressListener{{Hosts: []string{"*/*"}}}
 	}
 	services := sc.visibleServices(sc.namespace())
-	virtualServices := sc.visibleVirtualServices(sc.namespace())
+	var virtualServices []*virtualService
+	if pc.proxy.Type == Router {
+		sc.gateways = sc.gatewaysOf(sc.namespace(), sc.proxy.Labels)
+		sc.passthrough = passthroughHosts(sc.gateways)
+	} else {
+		virtualServices = sc.visibleVirtualServices(sc.namespace())
+	}
 	for i, l := range listeners {
 		e := sc.newEgressListener(l, services, virtualServices)
 		if prev != nil && len(prev.egress) == len(listeners) {

@@ -111,6 +111,9 @@ func (b *virtualHostBuilder) sortedHosts() []mesh.Hostname {
 
 // service returns the service of a host; or nil.
 func (b *virtualHostBuilder) service(h mesh.Hostname) *service {
+	if b.gateway != nil {
+		return b.sc.serviceFor(b.namespace, h)
+	}
 	if b.builderScratch != nil {
 		return b.byHost[h]
 	}

@@ -61,6 +61,10 @@ type virtualHostBuilder struct {
 	// port is the port whose services are included; 0 for all, as for an HTTP proxy or a
 	// Unix socket.
 	port uint32
+	// gateway is the server of a Gateway whose routes are made, for a VirtualService of a
+	// namespace; nil for sidecars.
+	gateway   *gatewayServer
+	namespace string
 	// prev is the previous list, or nil. Unchanged virtual hosts stay the same pointer.
 	prev *virtualHostList
 

@@ -40,7 +40,7 @@ func newVirtualService(vs *mesh.VirtualService, http []*networking.HTTPRoute) *v
 	gateways := vs.Spec.GetGateways()
 	out := &virtualService{
 		VirtualService: vs, http: http,
-		forMesh: len(gateways) == 0 || slices.Contains(gateways, "mesh"),
+		forMesh: len(gateways) == 0 || slices.Contains(gateways, meshGateway),
 	}
 	for _, h := range vs.Spec.GetHosts() {
 		out.hosts = append(out.hosts, lower(h))

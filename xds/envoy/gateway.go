@@ -1,0 +1,203 @@
+package envoy
+
+import (
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// gatewayHTTP is what an HTTP connection manager of a gateway has besides: its clients are not in the
+// mesh, so that it does not believe their headers (Istio's buildGatewayConnectionManager).
+func gatewayHTTP(to *hcmv3.HttpConnectionManager, g *view.GatewayHTTP) {
+	to.UseRemoteAddress, to.XffNumTrustedHops = wrapperspb.Bool(true), g.TrustedProxies
+	to.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
+	to.ForwardClientCertDetails, to.SetCurrentClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET, nil
+	if g.ForwardClientCert != meshconfig.ForwardClientCertDetails_UNDEFINED {
+		to.ForwardClientCertDetails = forwardedClientCert(g.ForwardClientCert)
+	}
+	switch to.GetForwardClientCertDetails() {
+	case hcmv3.HttpConnectionManager_APPEND_FORWARD, hcmv3.HttpConnectionManager_SANITIZE_SET:
+		to.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+			Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
+		}
+	default:
+	}
+}
+
+// gatewaySocket ends TLS with the certificates of a server (Istio's BuildListenerTLSContext).
+func gatewaySocket(g *view.GatewayTLS, http bool) *corev3.TransportSocket {
+	s := g.Settings
+	mutual := s.GetMode() == networking.ServerTLSSettings_MUTUAL
+	ctx := &tlsv3.DownstreamTlsContext{
+		CommonTlsContext:         &tlsv3.CommonTlsContext{TlsParams: gatewayParameters(s, g.Defaults), AlpnProtocols: []string{"h2", "http/1.1"}},
+		RequireClientCertificate: wrapperspb.Bool(mutual),
+	}
+	verifies := mutual || s.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL
+	if verifies { // a resumed session presents no certificate: one that is revoked would live on
+		ctx.SessionTicketKeysType = &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true}
+		ctx.DisableStatefulSessionResumption = true
+	}
+	if names := credentialNames(s); len(names) > 0 {
+		credentials(ctx.GetCommonTlsContext(), s, names, verifies)
+	} else {
+		certificateFiles(ctx.GetCommonTlsContext(), g, verifies)
+	}
+	return socket(tlsSocket, pack(ctx))
+}
+
+// gatewayParameters are the versions and ciphers of a server, else those of MeshConfig, else Envoy's.
+func gatewayParameters(s *networking.ServerTLSSettings, defaults *meshconfig.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
+	out := &tlsv3.TlsParameters{EcdhCurves: defaults.GetEcdhCurves(), CipherSuites: defaults.GetCipherSuites()}
+	switch defaults.GetMinProtocolVersion() {
+	case meshconfig.MeshConfig_TLSConfig_TLSV1_2:
+		out.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_2
+	case meshconfig.MeshConfig_TLSConfig_TLSV1_3:
+		out.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	case meshconfig.MeshConfig_TLSConfig_TLS_AUTO:
+	}
+	if v := s.GetMinProtocolVersion(); v != networking.ServerTLSSettings_TLS_AUTO {
+		out.TlsMinimumProtocolVersion = tlsVersion(v)
+	}
+	if v := s.GetMaxProtocolVersion(); v != networking.ServerTLSSettings_TLS_AUTO {
+		out.TlsMaximumProtocolVersion = tlsVersion(v)
+	}
+	if list := knownCiphers(s.GetCipherSuites()); len(list) > 0 {
+		out.CipherSuites = list
+	}
+	return out
+}
+
+func tlsVersion(v networking.ServerTLSSettings_TLSProtocol) tlsv3.TlsParameters_TlsProtocol {
+	switch v {
+	case networking.ServerTLSSettings_TLSV1_0:
+		return tlsv3.TlsParameters_TLSv1_0
+	case networking.ServerTLSSettings_TLSV1_1:
+		return tlsv3.TlsParameters_TLSv1_1
+	case networking.ServerTLSSettings_TLSV1_2:
+		return tlsv3.TlsParameters_TLSv1_2
+	case networking.ServerTLSSettings_TLSV1_3:
+		return tlsv3.TlsParameters_TLSv1_3
+	case networking.ServerTLSSettings_TLS_AUTO:
+	}
+	return tlsv3.TlsParameters_TLS_AUTO
+}
+
+// knownCiphers leaves out cipher suites that Envoy does not know, as Istio does: Envoy would reject the
+// listener.
+func knownCiphers(list []string) []string {
+	var out []string
+	for _, name := range list {
+		group := strings.Split(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"), "|") // [A|B] are equal
+		known := !slices.ContainsFunc(group, func(c string) bool { return !slices.Contains(gatewayCiphers(), c) })
+		if (known || name == "ALL") && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func gatewayCiphers() []string {
+	return []string{
+		"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
+		"ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA",
+		"ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA", "AES128-GCM-SHA256", "AES256-GCM-SHA384", "AES128-SHA", "AES256-SHA", "DES-CBC3-SHA",
+	}
+}
+
+func credentialNames(s *networking.ServerTLSSettings) []string {
+	if list := s.GetCredentialNames(); len(list) > 0 {
+		return list
+	}
+	if name := s.GetCredentialName(); name != "" {
+		return []string{name}
+	}
+	return nil
+}
+
+// credentials gets certificates by the names of credentials.
+func credentials(to *tlsv3.CommonTlsContext, s *networking.ServerTLSSettings, names []string, verifies bool) {
+	for _, name := range names {
+		to.TlsCertificateSdsSecretConfigs = append(to.TlsCertificateSdsSecretConfigs, credentialSecret(CredentialSecret(name)))
+	}
+	roots := CredentialRoots(names[0])
+	if name := s.GetCaCertCredentialName(); name != "" {
+		roots = CredentialSecret(name)
+	}
+	validation := clientValidation(s)
+	switch {
+	case verifies:
+		validation.VerifyCertificateSpki, validation.VerifyCertificateHash = s.GetVerifyCertificateSpki(), s.GetVerifyCertificateHash()
+		combined(to, validation, credentialSecret(roots))
+	case len(s.GetSubjectAltNames()) > 0:
+		to.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+	}
+}
+
+// clientValidation is what is asked of the certificates of clients, but for who signed them.
+func clientValidation(s *networking.ServerTLSSettings) *tlsv3.CertificateValidationContext {
+	out := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: exactMatchers(s.GetSubjectAltNames())}
+	if s.GetInsecureSkipVerify().GetValue() {
+		out.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
+	return out
+}
+
+func combined(to *tlsv3.CommonTlsContext, validation *tlsv3.CertificateValidationContext, roots *tlsv3.SdsSecretConfig) {
+	to.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			DefaultValidationContext: validation, ValidationContextSdsSecretConfig: roots,
+		},
+	}
+}
+
+// certificateFiles has certificates that are in files of the host. The agent serves them, unless Envoy has to
+// read them itself; see [clusterBuilder.rootSecret].
+func certificateFiles(to *tlsv3.CommonTlsContext, g *view.GatewayTLS, verifies bool) {
+	s := g.Settings
+	pairs := [][2]string{{s.GetServerCertificate(), s.GetPrivateKey()}}
+	if list := s.GetTlsCertificates(); len(list) > 0 {
+		pairs = nil
+		for _, c := range list {
+			pairs = append(pairs, [2]string{c.GetServerCertificate(), c.GetPrivateKey()})
+		}
+	}
+	for _, p := range pairs {
+		if name := filesSecret(g.FileSecrets, p[0], p[1]); name != "" {
+			to.TlsCertificateSdsSecretConfigs = append(to.TlsCertificateSdsSecretConfigs, credentialSecret(name))
+			continue
+		}
+		to.TlsCertificates = append(to.TlsCertificates, &tlsv3.TlsCertificate{CertificateChain: fileSource(p[0]), PrivateKey: fileSource(p[1])})
+	}
+	if !verifies {
+		return
+	}
+	validation := clientValidation(s)
+	roots := s.GetCaCertificates()
+	if crl := s.GetCaCrl(); crl != "" {
+		validation.Crl = fileSource(crl)
+	}
+	if g.FileSecrets && s.GetCaCrl() == "" && strings.HasPrefix(roots, "/") {
+		combined(to, validation, credentialSecret("file-root:"+roots))
+		return
+	}
+	validation.TrustedCa = fileSource(roots)
+	to.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+}
+
+// filesSecret is the name of the secret with a certificate and key that the agent reads from files; empty
+// if Envoy reads them itself.
+func filesSecret(served bool, cert, key string) string {
+	if !served || strings.Contains(cert+key, "~") || !strings.HasPrefix(cert, "/") || !strings.HasPrefix(key, "/") {
+		return ""
+	}
+	return "file-cert:" + cert + "~" + key
+}
