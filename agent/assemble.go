@@ -24,8 +24,8 @@ import (
 
 // Istio's ports.
 const (
-	defaultStatsPort  = 15090
-	defaultHealthPort = 15021
+	DefaultStatsPort  = 15090
+	DefaultHealthPort = 15021
 )
 
 // assemble makes all components; nothing runs yet.
@@ -313,10 +313,10 @@ func (a *Agent) ports(ctx context.Context, addr netip.Addr, running bool) (Ports
 	}
 	var p Ports
 	var err error
-	if p.Stats, err = a.port(ctx, "--stats-port", netip.AddrPortFrom(addr, defaultStatsPort), a.c.StatsPort); err != nil {
+	if p.Stats, err = a.port(ctx, "--stats-port", netip.AddrPortFrom(addr, DefaultStatsPort), a.c.StatsPort); err != nil {
 		return p, err
 	}
-	if p.Health, err = a.port(ctx, "--health-port", netip.AddrPortFrom(addr, defaultHealthPort), a.c.HealthPort); err != nil {
+	if p.Health, err = a.port(ctx, "--health-port", netip.AddrPortFrom(addr, DefaultHealthPort), a.c.HealthPort); err != nil {
 		return p, err
 	}
 	b, err := json.Marshal(p)

@@ -46,8 +46,9 @@ type Input struct {
 	Address netip.Addr
 	// Capture says that the agent has Envoy listen for captured connections.
 	Capture bool
-	// Ports are where Envoy and the agent will listen besides, if the agent does not run.
-	Ports []netip.AddrPort
+	// Ports are where Envoy and the agent will listen besides, if the agent does not run, and Usual
+	// where they will listen if nobody else does: otherwise the agent takes free ports.
+	Ports, Usual []netip.AddrPort
 	// Ask asks the running agent. It returns an error if none runs.
 	Ask func(ctx context.Context) (Agent, error)
 	// Now is the host's clock.

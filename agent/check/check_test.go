@@ -130,6 +130,7 @@ func TestFaults(t *testing.T) {
 		"server up":          {func(in *check.Input) { in.Servers = []string{tlsServer(t)} }, "server", "for TLS", check.OK},
 		"no Envoy":           {func(in *check.Input) { in.Envoy = "/no/envoy" }, "envoy", "cannot be run", check.Fault},
 		"port taken":         {func(in *check.Input) { stopped(in); in.Ports = []netip.AddrPort{addrPort(t, taken)} }, "ports", addrPort(t, taken).String(), check.Fault},
+		"usual port taken":   {func(in *check.Input) { stopped(in); in.Usual = []netip.AddrPort{addrPort(t, taken)} }, "ports", "the agent will take a free port", check.Warning},
 		"ports free":         {func(in *check.Input) { stopped(in); in.Ports = []netip.AddrPort{netip.MustParseAddrPort(nobody)} }, "ports", "free", check.OK},
 	} {
 		t.Run(name, func(t *testing.T) {

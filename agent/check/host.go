@@ -148,16 +148,25 @@ func (r *run) ports(ctx context.Context) {
 		}
 	}
 	free := true
-	for _, a := range at {
+	taken := func(a netip.AddrPort) error {
 		err := proxy.CheckFree(ctx, []netip.AddrPort{a})
-		switch {
-		case err == nil, errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EADDRNOTAVAIL) && a.Addr().Is6():
-		default:
-			free = false
+		if errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL) && a.Addr().Is6() {
+			return nil
+		}
+		free = free && err == nil
+		return err
+	}
+	for _, a := range at {
+		if err := taken(a); err != nil {
 			r.add("ports", Fault, err.Error(), "stop that process, or have it listen elsewhere")
 		}
 	}
-	if free && len(at) > 0 {
+	for _, a := range r.Usual {
+		if err := taken(a); err != nil {
+			r.add("ports", Warning, err.Error()+"; the agent will take a free port", "stop that process, or choose another port in the agent's settings: what expects this one does not find it")
+		}
+	}
+	if free && len(at)+len(r.Usual) > 0 {
 		r.add("ports", OK, "free", "")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ find out it calls unknown.
 For packet capture, fairlead capture status and plan say more.
 
 Exit code 0: nothing is broken; 1: something is, and the line says what to do; 2: could not run.`,
-		Example: "  fairlead agent check --settings /etc/fairlead/agent.yaml --state-dir /var/lib/fairlead-agent --run-dir /run/fairlead-agent\n  fairlead agent check -o json",
+		Example: "  fairlead agent check --settings /etc/fairlead/agent.yaml\n  fairlead agent check -o json",
 		Args:    noArgs,
 	}
 	f.bind(cmd)
@@ -100,14 +101,8 @@ func (f *agentFlags) checkInput() (check.Input, error) {
 		if in.Address, err = netip.ParseAddr(address); err != nil {
 			return in, fmt.Errorf("--address %q: write this host's IP address", address)
 		}
-		in.Ports = append(in.Ports, netip.AddrPortFrom(in.Address, 15021), netip.AddrPortFrom(in.Address, 15090))
 	}
-	if at, err := netip.ParseAddrPort(f.httpAddress); err == nil {
-		in.Ports = append(in.Ports, at)
-	}
-	if c.HTTPProxyPort != 0 {
-		in.Ports = append(in.Ports, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), c.HTTPProxyPort))
-	}
+	f.checkPorts(&in)
 	client := admin.NewClient(filepath.Join(c.RunDir, "admin.sock"))
 	in.Ask = func(ctx context.Context) (check.Agent, error) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -117,6 +112,38 @@ func (f *agentFlags) checkInput() (check.Input, error) {
 		return check.Agent{Server: p.Server, NotReady: p.NotReady, Problems: p.Remarks}, err
 	}
 	return in, nil
+}
+
+// checkPorts adds where Envoy and the agent listen by their settings, but for the ports of capture.
+func (f *agentFlags) checkPorts(in *check.Input) {
+	c := &f.cfg
+	for usual, chosen := range map[uint16]int{agent.DefaultStatsPort: c.StatsPort, agent.DefaultHealthPort: c.HealthPort} {
+		switch {
+		case !in.Address.IsValid() || chosen < 0:
+		case chosen == 0:
+			in.Usual = append(in.Usual, netip.AddrPortFrom(in.Address, usual))
+		default:
+			in.Ports = append(in.Ports, netip.AddrPortFrom(in.Address, uint16(chosen)))
+		}
+	}
+	texts := []string{f.adminAddress}
+	if f.httpAddress != usualAgentHTTP {
+		texts = append(texts, f.httpAddress)
+	} else if at, err := netip.ParseAddrPort(f.httpAddress); err == nil {
+		in.Usual = append(in.Usual, at)
+	}
+	if c.DNS {
+		texts = append(texts, f.dnsAddresses...)
+	}
+	for _, text := range texts {
+		if at, err := netip.ParseAddrPort(text); err == nil { // the agent says what is wrong with one that is none
+			in.Ports = append(in.Ports, at)
+		}
+	}
+	if c.HTTPProxyPort != 0 {
+		in.Ports = append(in.Ports, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), c.HTTPProxyPort))
+	}
+	slices.SortFunc(in.Usual, netip.AddrPort.Compare)
 }
 
 func writeFindings(w io.Writer, found []check.Finding, output string) error {
