@@ -17,7 +17,10 @@ func Default() netip.Prefix { return netip.MustParsePrefix(DefaultRange) }
 
 // ipv6Prefix is the prefix of all IPv6 addresses, Istio's: 2001:2::/48 (RFC 5180, for
 // benchmarks).
-func ipv6Prefix() netip.Prefix { return netip.MustParsePrefix("2001:2::/48") }
+func ipv6Prefix() netip.Prefix {
+	_, p := mesh.VirtualRanges()
+	return p
+}
 
 // Widths of a range of IPv4 addresses.
 const (

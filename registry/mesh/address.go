@@ -155,6 +155,8 @@ func (o *owners) findBar(source int, namespace string, a Hostname) *rival {
 	switch {
 	case b.HostsOnly:
 		return &rival{nil, "nobody whom the settings name"}
+	case isWide(a) && isVirtual(a):
+		return hostsOfControlPlane()
 	case tooWide(a):
 		return &rival{nil, fmt.Sprintf("nobody: a range with a prefix shorter than %d bits belongs to a source only by --config-hosts", minRangeBits)}
 	}
@@ -221,6 +223,9 @@ func (o *owners) endpointAt(source int, a Hostname, namespace string) *rival {
 
 // routesAddress is routes for a host that is an IP address.
 func (o *owners) routesAddress(source int, vs *VirtualService, a Hostname) *rival {
+	if isVirtual(a) {
+		return hostsOfControlPlane()
+	}
 	for svc := range o.declared(a, false) {
 		if svc.Namespace != vs.Namespace {
 			return by(&svc.Meta, "namespace "+svc.Namespace)
@@ -233,6 +238,18 @@ func (o *owners) routesAddress(source int, vs *VirtualService, a Hostname) *riva
 		return r
 	}
 	return o.routedElsewhere(source, vs, a)
+}
+
+// matchedAddress is routesAddress for an address or range that routes match.
+func (o *owners) matchedAddress(source int, vs *VirtualService, a Hostname) *rival {
+	switch {
+	case isVirtual(a) && !o.bindings[source].covers(a):
+		return hostsOfControlPlane()
+	case o.hasAddress(source, vs.Namespace, a):
+		return nil
+	default:
+		return o.address(claimant{source, vs.Namespace, true}, a)
+	}
 }
 
 // hasAddress reports whether a service of the source, or of the namespace, owns exactly

@@ -63,10 +63,7 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 func (w *restricter) subnets(source int, vs *VirtualService, p *hostParts) {
 	names := subnetNames(vs)
 	for _, a := range names {
-		if w.owners.hasAddress(source, vs.Namespace, a) {
-			continue
-		}
-		if r := w.owners.address(claimant{source, vs.Namespace, true}, a); r != nil {
+		if r := w.owners.matchedAddress(source, vs, a); r != nil {
 			p.conflicts = append(p.conflicts, foreignAddressConflict(&vs.Meta, a, r))
 			p.rest = append(append(p.rest, p.open...), p.elsewhere...)
 			p.open, p.elsewhere = nil, nil

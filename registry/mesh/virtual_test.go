@@ -1,0 +1,57 @@
+package mesh
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestTenantHasNoRangeOfVirtualAddresses has a tenant name addresses that the control plane gives to
+// hosts, in every way there is to name them: their connections would go to it, because Envoy compares
+// ranges before everything else. Nobody has to have such a host: it may come later.
+func TestTenantHasNoRangeOfVirtualAddresses(t *testing.T) {
+	t.Parallel()
+	ipv4, ipv6 := VirtualRanges()
+	attacks := map[string]*Fragment{}
+	for _, a := range []string{ipv4.String(), ipv6.String(), "240.0.0.0/8", "240.240.0.0/16", "240.240.1.4/30", "::ffff:240.240.0.0/112", "2001:2:0:8000::/49", "2001::/16"} {
+		attacks["address "+a] = &Fragment{Services: []*Service{addressed("evil", "a", "203.0.113.9", a)}}
+		attacks["subnet "+a] = &Fragment{VirtualServices: []*VirtualService{matching("evil", a)}}
+	}
+	for _, a := range []string{"240.240.1.5", "::ffff:240.240.1.5", "2001:2::5"} {
+		own := addressed("evil", "a", a) // which the table of addresses refuses if another host has it
+		attacks["subnet of its own "+a] = &Fragment{VirtualServices: []*VirtualService{matching("evil", a)}, Services: []*Service{own}}
+		attacks["routes of its own "+a] = &Fragment{VirtualServices: []*VirtualService{routing("evil", a)}, Services: []*Service{own}}
+		attacks["routes "+a] = &Fragment{VirtualServices: []*VirtualService{routing("evil", a)}}
+	}
+	for name, f := range attacks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}}, Fragments: []*Fragment{f}}
+			s := Merge(in)
+			in.Owners = in.Owners.With(recordOf(s, in.Owners))
+			for _, s := range []*Snapshot{s, Merge(in)} {
+				for _, vs := range s.VirtualServices {
+					if s.VirtualServiceVisibleTo(vs, "third") {
+						t.Errorf("others get its routes; conflicts: %v", s.Conflicts)
+					}
+				}
+				if len(f.VirtualServices) == 0 && len(s.ServicesVisibleTo("third")) > 0 {
+					t.Errorf("others see its service; conflicts: %v", s.Conflicts)
+				}
+				if len(s.Conflicts) != 1 || !s.Conflicts[0].Foreign {
+					t.Errorf("conflicts: %v", s.Conflicts)
+				}
+				if got := seenFrom(s, "evil"); !slices.Contains(got, "evil") {
+					t.Errorf("its own clients see what is of %v", got)
+				}
+			}
+			in.Bindings[0] = &Binding{Namespaces: []string{"evil"}, Hosts: []Hostname{"0.0.0.0/0", "::/0"}}
+			if s := Merge(in); len(s.Conflicts) > 0 || !slices.Equal(seenFrom(s, "third"), []string{"evil"}) {
+				t.Errorf("a pattern does not give it the addresses: %v", s.Conflicts)
+			}
+		})
+	}
+	one := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"shop"}}}, Fragments: []*Fragment{{Services: []*Service{addressed("shop", "a", "240.240.1.5", "2001:2::5")}}}}
+	if s := Merge(one); len(s.Conflicts) > 0 || !slices.Equal(seenFrom(s, "third"), []string{"shop"}) {
+		t.Errorf("a tenant may not write an address of its host: %v", s.Conflicts)
+	}
+}
