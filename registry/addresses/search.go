@@ -31,8 +31,13 @@ func (t *Table) findIPv4(h mesh.NamespacedHost) (netip.Addr, bool) {
 	if c := t.claims[h]; c.unbound == 0 && t.count[h.Namespace] >= int(capacity(t.ipv4))/boundShare {
 		return netip.Addr{}, false
 	}
-	if t.free == 0 && !t.endRest() {
-		return netip.Addr{}, false
+	if t.free == 0 {
+		if a, ok := t.pinBeyondShare(h.Namespace); ok {
+			return a, true
+		}
+		if !t.endRest() {
+			return netip.Addr{}, false
+		}
 	}
 	return slotAddress(t.ipv4, t.nextFree(hashedSlot(t.ipv4, h))), true
 }
@@ -56,11 +61,13 @@ func (t *Table) nextFree(from uint32) uint32 {
 	return from
 }
 
-// findIPv6 finds an address that nobody has.
+// findIPv6 finds an address that nobody has. These addresses are on no record, so that a tenant who
+// writes one of another namespace into a manifest would have it after the next restart: the hash
+// counts for more.
 func (t *Table) findIPv6(h mesh.NamespacedHost) (netip.Addr, bool) {
 	for try := range byte(ipv6Tries) {
 		a := hashedIPv6(h, try)
-		if _, held := t.holders[a]; !held && len(t.pinned[a]) == 0 {
+		if _, held := t.holders[a]; !held && !t.pinnedAway(a, h) {
 			return a, true
 		}
 	}

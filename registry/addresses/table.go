@@ -54,6 +54,8 @@ type claim struct {
 
 type pinCount struct{ unbound, bound int }
 
+func (p *pinCount) boundOnly() bool { return p.bound > 0 && p.unbound == 0 }
+
 func (c *claim) needs() bool { return c != nil && c.unbound+c.bound > 0 }
 
 // pair is an address of each family; either may be the zero address.
@@ -73,6 +75,9 @@ type Table struct {
 	end time.Duration
 	// pinned are the hosts that have an address as their own.
 	pinned map[netip.Addr]map[mesh.NamespacedHost]bool
+	// pins are the number of IPv4 addresses that hosts of a namespace have as their own, by bound
+	// sources only.
+	pins map[string]int
 	// taken has a bit for each slot: held, resting or pinned.
 	taken []uint64
 	free  uint32
@@ -97,7 +102,7 @@ func New(ipv4 netip.Prefix, saved Saved) (*Table, error) {
 		ipv4: ipv4, running: max(0, saved.Running), free: capacity(ipv4), taken: make([]uint64, (capacity(ipv4)+63)/64),
 		claims: map[mesh.NamespacedHost]*claim{}, has: map[mesh.NamespacedHost]pair{}, holders: map[netip.Addr]mesh.NamespacedHost{},
 		left: map[mesh.NamespacedHost]time.Duration{}, pinned: map[netip.Addr]map[mesh.NamespacedHost]bool{},
-		count: map[string]int{}, resting: map[string]int{}, without: map[mesh.NamespacedHost]bool{}, dirty: map[mesh.NamespacedHost]bool{},
+		pins: map[string]int{}, count: map[string]int{}, resting: map[string]int{}, without: map[mesh.NamespacedHost]bool{}, dirty: map[mesh.NamespacedHost]bool{},
 	}
 	outside, twice := 0, 0
 	for _, h := range slices.SortedFunc(maps.Keys(saved.Hosts), mesh.NamespacedHost.Compare) {
@@ -142,7 +147,7 @@ func (t *Table) Change(deltas []mesh.Delta[*mesh.Service], bound bool) {
 
 func (t *Table) claim(svc *mesh.Service, bound bool, n int) {
 	h := svc.NamespacedHost()
-	pins := t.pins(svc)
+	pins := t.pinsOf(svc)
 	if !svc.Allocatable() && len(pins) == 0 {
 		return
 	}
@@ -165,11 +170,13 @@ func (t *Table) claim(svc *mesh.Service, bound bool, n int) {
 			p = &pinCount{}
 			c.pins[a] = p
 		}
+		was := p.boundOnly()
 		if bound {
 			p.bound += n
 		} else {
 			p.unbound += n
 		}
+		t.countPin(h.Namespace, a, was, p.boundOnly())
 		if *p == (pinCount{}) {
 			delete(c.pins, a)
 			delete(t.pinned[a], h)
@@ -190,21 +197,6 @@ func (t *Table) claim(svc *mesh.Service, bound bool, n int) {
 	}
 }
 
-// pins are the addresses of the ranges that a service has as its own.
-func (t *Table) pins(svc *mesh.Service) []netip.Addr {
-	var out []netip.Addr
-	for _, text := range svc.Addresses {
-		a, err := netip.ParseAddr(text)
-		if p, wide := netip.ParsePrefix(text); wide == nil && p.IsSingleIP() {
-			a, err = p.Addr(), nil
-		}
-		if err == nil && (t.ipv4.Contains(a) || ipv6Prefix().Contains(a)) {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
 // touch has all that is decided about an address decided again.
 func (t *Table) touch(a netip.Addr) {
 	if h, held := t.holders[a]; held {
@@ -215,29 +207,12 @@ func (t *Table) touch(a netip.Addr) {
 	}
 }
 
-// strong reports whether a host that has an address as its own gets it from the holder: the
-// source may write for the whole mesh, or the holder is of the same namespace.
-func (t *Table) strong(h mesh.NamespacedHost, a netip.Addr, holder mesh.NamespacedHost) bool {
-	p := t.claims[h].pins[a]
-	return p.unbound > 0 || h.Namespace == holder.Namespace
-}
-
-// pinnedAway reports whether the holder of an address has to give it to a host that has it as
-// its own.
-func (t *Table) pinnedAway(a netip.Addr, holder mesh.NamespacedHost) bool {
-	for h := range t.pinned[a] {
-		if h != holder && t.strong(h, a, holder) {
-			return true
-		}
-	}
-	return false
-}
-
 // giveIPv4 lets a host have an address.
 func (t *Table) giveIPv4(h mesh.NamespacedHost, a netip.Addr) {
 	t.has[h] = pair{a, t.has[h].ipv6}
 	t.holders[a] = h
 	t.mark(a)
+	t.touch(a) // as for IPv6
 	t.count[h.Namespace]++
 	t.unsaved = true
 }
@@ -245,6 +220,7 @@ func (t *Table) giveIPv4(h mesh.NamespacedHost, a netip.Addr) {
 func (t *Table) giveIPv6(h mesh.NamespacedHost, a netip.Addr) {
 	t.has[h] = pair{t.has[h].ipv4, a}
 	t.holders[a] = h
+	t.touch(a) // who has it as its own does not get it
 }
 
 // takeIPv4 takes the address from a host that has one.
@@ -427,22 +403,6 @@ func (t *Table) expire() {
 	for _, at := range t.left {
 		t.end = min(t.end, at+Rest)
 	}
-}
-
-// refused are the addresses that a host has as its own, and that another host holds.
-func (t *Table) refused(h mesh.NamespacedHost) []string {
-	var out []string
-	c := t.claims[h]
-	if c == nil {
-		return nil
-	}
-	for a := range c.pins {
-		if holder, held := t.holders[a]; held && holder != h && !t.strong(h, a, holder) {
-			out = append(out, a.String())
-		}
-	}
-	slices.Sort(out)
-	return out
 }
 
 // of is what is in force for a host.

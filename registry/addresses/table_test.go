@@ -279,6 +279,19 @@ func TestPinnedAddresses(t *testing.T) {
 	if got := w.now[host("shop/a.mesh")]; got.IPv4 == moved.IPv4 || got.IPv6 != moved.IPv6 {
 		t.Errorf("after a pin in its own namespace the host has %v, before %v", got, moved)
 	}
+	// Addresses of IPv6 are on no record: after a restart everybody has his again.
+	w = newWorld(t, DefaultRange, w.Save())
+	w.add(true, pin("evil/b.mesh"))
+	w.add(false, service("shop/a.mesh"))
+	w.assign()
+	if got := w.now[host("shop/a.mesh")]; got.IPv6 != was.IPv6 || !slices.Contains(w.now[host("evil/b.mesh")].Refused, was.IPv6.String()) {
+		t.Errorf("after a restart the host has %v, and the tenant that names its address %v", got, w.now[host("evil/b.mesh")])
+	}
+	w.add(true, service("evil/f.mesh", "::ffff:"+w.now[host("shop/a.mesh")].IPv4.String()))
+	w.assign()
+	if got := w.now[host("evil/f.mesh")]; len(got.Refused) != 1 {
+		t.Errorf("a tenant has the address of another namespace as IPv6: %v", got)
+	}
 	// A newcomer leaves a pinned address alone.
 	free := slotAddress(w.ipv4, hashedSlot(w.ipv4, host("shop/new.mesh")))
 	w.add(true, service("evil/e.mesh", free.String()+"/32"))
@@ -343,6 +356,27 @@ func TestTenantsShare(t *testing.T) {
 	}
 	if want := perBlock / boundShare; n != want || !w.now[host("shop/a.mesh")].IPv4.IsValid() {
 		t.Errorf("the tenant has %d addresses, want %d; another one has %v", n, want, w.now[host("shop/a.mesh")])
+	}
+	// Neither does it get more by naming them.
+	w = newWorld(t, small, Saved{})
+	for i := range perBlock {
+		w.add(true, service(fmt.Sprintf("evil/%d.mesh", i), fmt.Sprintf("240.9.0.%d", 1+i)))
+	}
+	w.add(true, service("other/b.mesh", "240.9.0.7"))
+	w.assign()
+	for _, h := range []string{"shop/a.mesh", "shop/c.mesh"} {
+		w.add(true, service(h))
+		w.assign()
+		if got := w.now[host(h)]; !got.IPv4.IsValid() || got.IPv4 == netip.MustParseAddr("240.9.0.7") {
+			t.Errorf("a tenant names all addresses of the range, and %s has %v", h, got)
+		}
+	}
+	for i := range perBlock { // and what it has is counted right when it goes
+		w.removeBound(fmt.Sprintf("evil/%d.mesh", i))
+	}
+	w.assign()
+	if len(w.pins) != 1 || w.pins["other"] != 1 || w.free+uint32(w.Resting()) != perBlock-3 {
+		t.Errorf("after the tenant went: pins %v, %d free, %d rest", w.pins, w.free, w.Resting())
 	}
 	// Its addresses that rest go first.
 	w = newWorld(t, small, Saved{})

@@ -165,7 +165,9 @@ func withAllocation(svc, prev *Service, all *Allocations) *Service {
 	a := all.Of(svc.NamespacedHost())
 	own := svc.Addresses
 	if len(a.Refused) > 0 {
-		own = slices.DeleteFunc(slices.Clone(own), func(x string) bool { return slices.Contains(a.Refused, x) })
+		own = slices.DeleteFunc(slices.Clone(own), func(x string) bool {
+			return slices.ContainsFunc(a.Refused, func(r string) bool { return SameAddress(Hostname(r), Hostname(x)) }) // one may be IPv4 within IPv6
+		})
 	}
 	var allocated []string
 	if len(own) == 0 && (svc.Allocatable() || len(own) < len(svc.Addresses)) {
