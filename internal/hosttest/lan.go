@@ -9,7 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
@@ -83,15 +85,22 @@ type Host struct {
 
 	lan    *LAN
 	joined bool
-	// etc are files that stand for those of the host, by their path.
+	// etc are files and directories that stand for those of this machine, by their path.
 	etc map[string]string
 }
 
 // Host makes a host and plugs it in.
-func (l *LAN) Host(label string, number int) *Host {
+func (l *LAN) Host(label string, number int) *Host { return l.host(label, number, l.Plug) }
+
+// FarHost is Host behind a wire that loses a share of what it sends, and delivers the rest late.
+func (l *LAN) FarHost(label string, number int, delay time.Duration, loss float64) *Host {
+	return l.host(label, number, func(h *nethost.Host) { l.PlugFar(h, delay, loss) })
+}
+
+func (l *LAN) host(label string, number int, plug func(*nethost.Host)) *Host {
 	l.tb.Helper()
 	h := &Host{Host: nethost.New(l.tb), Label: label, Number: number, lan: l, etc: map[string]string{}}
-	l.Plug(h.Host)
+	plug(h.Host)
 	l.Number(h.Host, number)
 	h.Etc("hosts", "127.0.0.1 localhost\n::1 localhost\n")
 	h.Etc("resolv.conf", "nameserver "+l.IP4(serverNumber)+"\noptions timeout:1 attempts:1\n")
@@ -124,6 +133,9 @@ func (h *Host) Etc(name, content string) {
 	}
 	h.etc["/etc/"+name] = path
 }
+
+// Bind has a directory of the host stand for one of this machine, for programs that are started later.
+func (h *Host) Bind(path, dir string) { h.etc[path] = dir }
 
 // argv is a command line that runs as a user of the host, with the host's files.
 func (h *Host) argv(uid int, argv []string) []string {
@@ -220,6 +232,43 @@ func (h *Host) Capture(settings string) {
 	fairlead, _ := h.lan.Binaries()
 	h.Exec(fairlead, "capture", "apply", "--capture-file", file, "--capture-run-dir", h.CaptureRunDir(), "--capture-dir", dir, "--confirm-within", "1h")
 	h.Exec(fairlead, "capture", "confirm", "--capture-dir", dir)
+}
+
+// Move gives the host another address, as DHCP may.
+func (h *Host) Move(number int) {
+	h.lan.tb.Helper()
+	h.lan.Unnumber(h.Host, h.Number)
+	h.Number = number
+	h.lan.Number(h.Host, number)
+}
+
+// Down ends what runs for the mesh on the host, at once and without a word, and takes away what a
+// reboot does: tables of nf_tables, addresses and routes of the loopback interface, and /run.
+func (h *Host) Down() {
+	h.lan.tb.Helper()
+	for _, p := range []*meshtest.Process{h.Agent, h.Keeper} {
+		if p != nil {
+			p.Kill()
+		}
+	}
+	if pid := h.lan.EnvoyPID(h.Label); pid != 0 {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			h.lan.tb.Fatal(err)
+		}
+	}
+	h.NFT("", "flush", "ruleset")
+	h.IP("link", "set", "lo", "down") // with it go its routes
+	h.IP("link", "set", "lo", "up")
+	h.IP("-6", "address", "flush", "dev", "lo", "to", "::6/128")
+	for _, dir := range []string{h.lan.RunDir(h.Label), h.CaptureRunDir()} {
+		if err := os.RemoveAll(dir); err != nil {
+			h.lan.tb.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(h.lan.RunDir(h.Label), 0o700); err != nil {
+		h.lan.tb.Fatal(err)
+	}
+	h.own(h.lan.RunDir(h.Label))
 }
 
 func (h *Host) captureDir() string { return filepath.Join(h.Dir("capture"), "state") }

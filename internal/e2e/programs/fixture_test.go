@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -85,15 +86,20 @@ type hosts struct {
 
 	t              *testing.T
 	web, api, data *hosttest.Host
+	webAt          string // web's address in the mesh
 	accessLog      string
+	webApp         *meshtest.Process
+	nameserver     *meshtest.Process
+	resolvers      map[string]*meshtest.Process
 }
 
-// start starts a mesh of three hosts, with their programs.
-func start(t *testing.T) *hosts {
+// start starts a mesh of three hosts, with their programs. web makes its host.
+func start(t *testing.T, web func(l *hosttest.LAN, label string, number int) *hosttest.Host) *hosts {
 	t.Helper()
 	l := hosttest.New(t)
-	h := &hosts{LAN: l, t: t, web: l.Host("web", 2), api: l.Host("api", 3), data: l.Host("data", 4)}
-	h.Write("mesh.yaml", strings.NewReplacer("WEB", h.web.IP4(), "API", h.api.IP4(), "DATA", h.data.IP6()).Replace(mesh))
+	h := &hosts{LAN: l, t: t, web: web(l, "web", 2), api: l.Host("api", 3), data: l.Host("data", 4), resolvers: map[string]*meshtest.Process{}}
+	h.webAt = h.web.IP4()
+	h.writeMesh()
 	h.accessLog = filepath.Join(h.data.Dir("log"), "access.log")
 	if err := os.Chmod(filepath.Dir(h.accessLog), 0o777); err != nil {
 		t.Fatal(err)
@@ -103,26 +109,40 @@ func start(t *testing.T) *hosts {
 		t.Fatal(err)
 	}
 	h.StartServer("--mesh-config", config)
-	h.upstream()
+	h.startNameserver()
 	h.programs()
 	for _, c := range []struct {
 		host                       *hosttest.Host
 		account, address, settings string
 	}{
-		{h.web, "lab/web", h.web.IP4(), "workloads: [{name: web, users: [%d]}]\n"},
-		{h.api, "lab/api", h.api.IP4(), "workloads: [{name: api, users: [%d], ports: [8080, 9090]}]\n"},
-		{h.data, "lab/data", h.data.IP6(), "workloads: [{name: data, users: [%d], ports: [6379, 2525]}]\n"},
+		{h.web, "lab/web", h.web.IP4(), "workloads: [{name: web, users: [USER]}]\n"},
+		{h.api, "lab/api", h.api.IP4(), "workloads: [{name: api, users: [USER], ports: [8080, 9090]}]\n"},
+		{h.data, "lab/data", h.data.IP6(), "workloads: [{name: data, users: [USER], ports: [6379, 2525]}]\n"},
 	} {
 		conf := filepath.Join(c.host.Dir("etc"), "upstream.conf")
 		if err := os.WriteFile(conf, []byte("nameserver "+h.Control.IP4()+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		c.host.Capture(fmt.Sprintf(c.settings, hosttest.AppUser))
-		c.host.StartAgent(c.account, c.address, "--capture", "--dns", "--dns-resolv-conf", conf)
-		h.resolver(c.host)
+		c.host.Capture(strings.ReplaceAll(c.settings, "USER", strconv.Itoa(hosttest.AppUser)))
+		h.startAgent(c.host, c.account, c.address)
+		h.startResolver(c.host)
 	}
 	h.AwaitLive("web", "api", "data")
+	envoytest.Eventually(t, envoytest.Patience, func() error { // the last host is in everybody's table
+		_, err := h.web.Run(hosttest.AppUser, "getent", "ahosts", "mail.lab")
+		return err
+	})
 	return h
+}
+
+func (h *hosts) writeMesh() {
+	h.t.Helper()
+	h.Write("mesh.yaml", strings.NewReplacer("WEB", h.webAt, "API", h.api.IP4(), "DATA", h.data.IP6()).Replace(mesh))
+}
+
+func (h *hosts) startAgent(at *hosttest.Host, account, address string) {
+	h.t.Helper()
+	at.StartAgent(account, address, "--capture", "--dns", "--dns-resolv-conf", filepath.Join(at.Dir("etc"), "upstream.conf"))
 }
 
 // programs starts what api and data serve.
@@ -133,8 +153,14 @@ func (h *hosts) programs() {
 	h.api.Start("api-grpc", hosttest.AppUser, app, "--name", "api-grpc", "--protocol", "grpc", "--listen", ":9090")
 	h.data.Start("redis", hosttest.AppUser, tool(h.t, "redis-7.0.15", "redis-server"), "--bind", "* -::*", "--protected-mode", "no", "--save", "", "--dir", "/tmp")
 	h.mail()
-	// A program with a gRPC client, which its own page uses.
-	h.web.Start("web-app", hosttest.AppUser, app, "--name", "web", "--listen", "127.0.0.1:7000", "--next", "grpc://api.lab:9090", "--next-host", "api.lab")
+	h.startWebApp()
+}
+
+// startWebApp starts a program with a gRPC client, which its own page uses.
+func (h *hosts) startWebApp() {
+	h.t.Helper()
+	_, app := h.Binaries()
+	h.webApp = h.web.Start("web-app", hosttest.AppUser, app, "--name", "web", "--listen", "127.0.0.1:7000", "--next", "grpc://api.lab:9090", "--next-host", "api.lab")
 }
 
 // mail serves a few words of SMTP, the banner first.
@@ -172,24 +198,24 @@ func (h *hosts) mail() {
 	}()
 }
 
-// upstream is the nameserver of the network, a dnsmasq on the control plane's host.
-func (h *hosts) upstream() *meshtest.Process {
+// startNameserver starts the nameserver of the network, a dnsmasq on the control plane's host.
+func (h *hosts) startNameserver() {
 	h.t.Helper()
-	return h.Control.Start("nameserver", 0, tool(h.t, "dnsmasq-2.90", "dnsmasq"), "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
+	h.nameserver = h.Control.Start("nameserver", 0, tool(h.t, "dnsmasq-2.90", "dnsmasq"), "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
 		"--address=/outside.example/"+h.Control.IP4(), "--user=", "--pid-file=", "--bind-interfaces", "--listen-address="+h.Control.IP4())
 }
 
-// resolver is a dnsmasq that has the names of the mesh from the agent, by the drop-in of docs/dns.md, and
+// startResolver starts a dnsmasq that has the names of the mesh from the agent, by the drop-in of docs/dns.md, and
 // all others from the network's nameserver. The host's resolv.conf names it.
-func (h *hosts) resolver(at *hosttest.Host) *meshtest.Process {
+func (h *hosts) startResolver(at *hosttest.Host) {
 	h.t.Helper()
 	conf := filepath.Join(at.Dir("etc"), "dnsmasq.conf")
 	text := dropIn(h.t, "dnsmasq") + "no-resolv\nno-hosts\nserver=" + h.Control.IP4() + "\nlisten-address=127.0.0.1\nbind-interfaces\ncache-size=0\npid-file=\nuser=\n"
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		h.t.Fatal(err)
 	}
-	at.Etc("resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:2\n")
-	return at.Start(at.Label+"-dnsmasq", 0, tool(h.t, "dnsmasq-2.90", "dnsmasq"), "--keep-in-foreground", "--log-facility=-", "--conf-file="+conf)
+	at.Etc("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:2\n")
+	h.resolvers[at.Label] = at.Start(at.Label+"-dnsmasq", 0, tool(h.t, "dnsmasq-2.90", "dnsmasq"), "--keep-in-foreground", "--log-facility=-", "--conf-file="+conf)
 }
 
 // dropIn is the first example of a section of docs/dns.md.

@@ -1,6 +1,7 @@
 package programs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -55,7 +56,7 @@ func (h *hosts) calls() []call {
 
 // Times that a call may take. An answer takes some milliseconds; a virtual address of nobody does not answer.
 const (
-	slow = "10"
+	slow = "5"
 	soon = "2"
 )
 
@@ -69,21 +70,32 @@ func (h *hosts) do(uid int, within string, c call) error {
 	return err
 }
 
-// await waits until all calls are answered, or none.
+// await waits until all calls are answered, or none. They are made at once.
 func (h *hosts) await(calls []call, answered bool) {
 	h.t.Helper()
-	for _, c := range calls {
-		envoytest.Eventually(h.t, envoytest.Patience, func() error {
-			err := h.do(hosttest.AppUser, slow, c)
-			if !answered && err == nil {
-				return fmt.Errorf("%s is answered", c.name)
+	pending := calls
+	envoytest.Eventually(h.t, envoytest.Patience, func() error {
+		errs := make([]error, len(pending))
+		var wait sync.WaitGroup
+		for i, c := range pending {
+			wait.Go(func() {
+				if err := h.do(hosttest.AppUser, slow, c); answered {
+					errs[i] = err
+				} else if err == nil {
+					errs[i] = fmt.Errorf("%s is answered", c.name)
+				}
+			})
+		}
+		wait.Wait()
+		var next []call
+		for i, err := range errs {
+			if err != nil {
+				next = append(next, pending[i])
 			}
-			if !answered {
-				return nil
-			}
-			return err
-		})
-	}
+		}
+		pending = next
+		return errors.Join(errs...)
+	})
 }
 
 // undeclared makes the calls as a user who is not declared, and none may be answered.
@@ -122,11 +134,7 @@ func (h *hosts) logged(calls []call) {
 // of them, and users who are not declared reach nothing.
 func TestUnmodifiedPrograms(t *testing.T) {
 	t.Parallel()
-	h := start(t)
-	envoytest.Eventually(t, envoytest.Patience, func() error {
-		_, err := h.web.Run(hosttest.AppUser, "getent", "ahosts", "mail.lab")
-		return err
-	})
+	h := start(t, (*hosttest.LAN).Host)
 	calls := h.calls()
 	h.await(calls, true)
 	h.undeclared(calls)
