@@ -239,11 +239,12 @@ func TestUnconfirmedTablesExpire(t *testing.T) {
 	h.Serve("out", 15001, true)
 	peer.Serve("peer", 80, false)
 	r := build(t, all)
-	h.capture(r.With(2 * time.Second)) // long enough for the next line
+	h.capture(r.With(time.Hour))
 	open := h.hold(appUser, "10.76.0.2:80")
 	if open.first != "out 10.76.0.2:80\n" {
 		t.Errorf("not captured: %q", open.first)
 	}
+	h.capture(r.With(time.Second))
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if got := h.Get(appUser, "10.76.0.2:80"); got != "peer" {
 			return fmt.Errorf("answer %q", got)

@@ -210,16 +210,14 @@ func TestWhatWasConfirmedComesBack(t *testing.T) {
 			r.confirm(settings(nil))
 			k := r.keep()
 			want := r.ruleset()
-			within := 2 * time.Second // long enough for the next lines
-			if deleted {
-				within = time.Hour
-			}
-			r.apply(settings(func(s *capture.Settings) { s.Workloads[0].Users = []uint32{otherUser} }), within)
+			r.apply(settings(func(s *capture.Settings) { s.Workloads[0].Users = []uint32{otherUser} }), time.Hour)
 			k.await("pending", func(st Status) bool { return st.Pending })
 			r.Want(otherUser, r.at(2, 80), "out "+r.at(2, 80))
 			r.Want(appUser, r.at(2, 80), "peer")
 			if deleted {
 				r.NFT("", "flush", "ruleset")
+			} else if err := r.kernel.Switch(100 * time.Millisecond); err != nil { // the rest of its time
+				t.Fatal(err)
 			}
 			r.eventually(r.at(2, 80), "out "+r.at(2, 80))
 			r.Want(otherUser, r.at(2, 80), "peer")
