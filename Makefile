@@ -64,6 +64,10 @@ bench-quickstart: tools ## measure bench/RESULTS.md anew, with real Envoys and a
 bench-counting: tools ## measure what metrics, access logs and traces cost, with real Envoys, ten minutes
 	FAIRLEAD_E2E=1 BENCH_COUNTING=$(CURDIR)/bench/COUNTING.md $(GO) test -run '^$$' -bench Counting -benchtime 1x -timeout 20m ./bench
 
+.PHONY: bench-capture
+bench-capture: tools ## measure what a request costs, direct, by a listener and captured (bench/CAPTURE.md), as root, ten minutes
+	FAIRLEAD_E2E=1 BENCH_CAPTURE=$(CURDIR)/bench/CAPTURE.md $(GO) test -run '^$$' -bench Capture -benchtime 1x -timeout 30m ./bench
+
 .PHONY: bench-dns
 bench-dns: ## measure what DNS on a host costs (bench/DNS.md), two minutes
 	BENCH_DNS=$(CURDIR)/bench/DNS.md $(GO) test -run '^$$' -bench Cost -benchtime 1x ./agent/dns

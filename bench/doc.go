@@ -4,6 +4,8 @@
 //
 // `make bench-counting` measures what reports of requests cost: metrics, access logs, traces.
 //
+// `make bench-capture` measures what a request costs on its way: direct, by a listener, captured.
+//
 // What a change costs a fleet of thousands is measured by bench/fleet; README.md
 // has both.
 //
