@@ -31,8 +31,24 @@ type pageFamily struct {
 const maxFamilies = 20000
 
 func newMerger(w io.Writer) *merger {
-	return &merger{w: w, families: map[string]*pageFamily{}}
+	m := &merger{w: w, families: map[string]*pageFamily{}}
+	for _, name := range ofScrapes() {
+		m.reserve(name, "gauge")
+	}
+	return m
 }
+
+// ofScrapes are what Prometheus itself writes for each target. On a page they would be the target's,
+// so that an application could say whether the host is up.
+func ofScrapes() []string {
+	return []string{
+		"up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling", "scrape_series_added",
+		"scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes",
+	}
+}
+
+// ownPrefix is that of the agent's metrics: those that it has none of now are not for others, either.
+const ownPrefix = "fairlead_"
 
 // reserve keeps a family for the part that is written without a check.
 func (m *merger) reserve(name, kind string) {
@@ -104,6 +120,9 @@ func hasNumber(labels []byte, name string) bool {
 func (m *merger) family(name []byte) *pageFamily {
 	f := m.families[string(name)]
 	if f == nil {
+		if bytes.HasPrefix(name, []byte(ownPrefix)) {
+			return nil
+		}
 		if len(m.families) >= maxFamilies {
 			return nil
 		}

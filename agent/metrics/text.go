@@ -25,7 +25,7 @@ type sample struct {
 const maxLabels = 128
 
 // parseSample reads a line that is no comment. It accepts less than Prometheus does: no names
-// in quotes, and no label twice.
+// in quotes, no label twice, and no labels that begin with "__": __name__ is another name.
 func parseSample(line []byte) (sample, bool) {
 	line = bytes.Trim(line, " \t\r")
 	var s sample
@@ -54,7 +54,8 @@ func parseSample(line []byte) (sample, bool) {
 	if rest = trimLeft(rest); len(rest) > 0 && rest[0] != '#' {
 		var stamp []byte
 		stamp, rest, _ = bytes.Cut(rest, []byte(" "))
-		if _, err := strconv.ParseInt(string(stamp), 10, 64); err != nil {
+		// Prometheus stops reading a page at a sign, though its documentation has one.
+		if _, err := strconv.ParseInt(string(stamp), 10, 64); err != nil || stamp[0] == '-' || stamp[0] == '+' {
 			return s, false
 		}
 		end = len(line) - len(rest)
@@ -95,6 +96,9 @@ func labelsLen(b []byte) int {
 	var names [maxLabels][]byte
 	count := 0
 	end, ok := walkLabels(b, func(name, _ []byte) bool {
+		if bytes.HasPrefix(name, []byte("__")) {
+			return false
+		}
 		for _, other := range names[:count] {
 			if bytes.Equal(other, name) {
 				return false

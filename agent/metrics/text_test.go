@@ -56,13 +56,32 @@ func merged(pages ...string) string {
 	return out.String()
 }
 
+// TestMergeLeavesOutWhatHidesOthers: a line of an application must not have Prometheus give up the
+// whole page, nor say what only Prometheus or the agent says.
+func TestMergeLeavesOutWhatHidesOthers(t *testing.T) {
+	t.Parallel()
+	for name, line := range map[string]string{
+		"negative time": "a 1 -5", "signed time": "a{b=\"c\"} 1 +5",
+		"another name": "a{__name__=\"istio_requests_total\"} 1", "another address": "a{b=\"c\",__address__=\"d\"} 1",
+		"up": "up 1", "type of up": "# TYPE up counter", "scrape": "scrape_duration_seconds 0", "agent": "fairlead_agent_not_there 1", "type of the agent's": "# TYPE fairlead_x gauge",
+		"zero byte": "a 1 5\x00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := merged("x 1\n" + line + "\ny 2\n"); got != "x 1\ny 2\n" {
+				t.Errorf("the page is %q", got)
+			}
+		})
+	}
+}
+
 // TestMergeKeepsWhatIsValid: the lines of usual exporters are on the page as they were.
 func TestMergeKeepsWhatIsValid(t *testing.T) {
 	t.Parallel()
 	for name, page := range map[string]string{
 		"plain":     "# HELP http_requests_total Requests.\n# TYPE http_requests_total counter\nhttp_requests_total{code=\"200\",method=\"get\"} 1027 1395066363000\nhttp_requests_total{code=\"400\",method=\"get\"} 3\n",
 		"escapes":   "msdos_file_access_time_seconds{path=\"C:\\\\DIR\\\\FILE.TXT\",error=\"Cannot find file:\\n\\\"FILE.TXT\\\"\"} 1.458255915e9\n",
-		"infinite":  "something_weird{problem=\"division by zero\"} +Inf -3982045\n",
+		"infinite":  "something_weird{problem=\"division by zero\"} +Inf 3982045\n",
 		"histogram": "# TYPE d histogram\nd_bucket{le=\"0.05\"} 24054\nd_bucket{le=\"+Inf\"} 144320\nd_sum 53423\nd_count 144320\n",
 		"summary":   "# TYPE r summary\nr{quantile=\"0.01\"} 3102\nr_sum 1.7560473e+07\nr_count 2693\n",
 		"blanks":    "metric { a = \"b\" , } 1\n",
