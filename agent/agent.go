@@ -75,6 +75,9 @@ type Config struct {
 	DNS           bool
 	DNSAddresses  []netip.AddrPort
 	DNSResolvConf string
+	// CredentialsDir has a folder for each credential that Gateways and DestinationRules name by
+	// credentialName, with its key and certificates; empty means that there are none.
+	CredentialsDir string
 	// MeshID, ClusterID, Network, Labels and Locality are sent to the control plane in the
 	// node; all may be empty.
 	MeshID, ClusterID, Network string
@@ -334,6 +337,10 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error { return p.ids.run(services) })
 	group.Go(func() error { return p.secrets.Run(services) })
 	group.Go(func() error { return p.relay.Run(services) })
+	group.Go(func() error {
+		reportCredentials(services, p.secrets, p.relay)
+		return nil
+	})
 	group.Go(func() error { return p.metrics.Run(services) })
 	group.Go(func() error { return p.logs.Run(services) })
 	if a.c.Capture && a.c.CaptureSocket != "" {

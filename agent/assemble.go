@@ -50,7 +50,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}
 	secrets, err := workload.New(workload.Config{
 		Logger: a.c.Logger, Socket: a.inRun(sdsSocket), UID: uid, Guard: sdsGuard,
-		SystemRootFiles: workload.SystemRootFiles(a.environment("SSL_CERT_FILE")), Private: []string{a.c.StateDir, a.c.RunDir},
+		CredentialsDir: a.c.CredentialsDir, SystemRootFiles: workload.SystemRootFiles(a.environment("SSL_CERT_FILE")), Private: []string{a.c.StateDir, a.c.RunDir},
 	})
 	if err != nil {
 		return nil, err

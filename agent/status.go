@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/agent/workload"
 	"github.com/fairlead/fairlead/internal/envoymask"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -60,6 +61,8 @@ type Status struct {
 	SocketProblems []string `json:"socket_problems,omitempty"`
 	// FileProblems say which certificate files of the configuration cannot be used, and why.
 	FileProblems []string `json:"file_problems,omitempty"`
+	// Credentials are those of this host that Envoy has asked for: names, states and ends.
+	Credentials []workload.Credential `json:"credentials,omitempty"`
 	// AccessLogs are the logs that Envoy writes to files, and what the rotation of them did.
 	AccessLogs logrotate.Status `json:"access_logs"`
 	// DNS is what the agent's DNS does; nil if it is off.
@@ -115,6 +118,7 @@ func (a *Agent) Status() Status {
 	}
 	if a.secrets != nil {
 		s.FileProblems = a.secrets.FileProblems()
+		s.Credentials = a.secrets.Credentials()
 	}
 	s.Unsaved = a.saver.unsaved(time.Now())
 	if s.Relay != nil && s.Relay.Unsaved != "" {
@@ -146,6 +150,7 @@ func (a *Agent) Remarks() []string {
 	var out []string
 	out = append(out, s.SocketProblems...)
 	out = append(out, s.FileProblems...)
+	out = append(out, credentialRemarks(s.Credentials)...)
 	out = append(out, s.AccessLogs.Problems...)
 	if s.DNS != nil {
 		out = append(out, s.DNS.Remarks()...)

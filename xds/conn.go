@@ -56,6 +56,7 @@ type conn struct {
 	timer           *time.Timer
 	armed           time.Time // when timer fires; zero if it is not set
 	envoy           bootstrap.EnvoyState
+	credentials     *bootstrap.Credentials // as the agent reports them, or nil
 	health          mesh.Health // the health that follows from the peer's reports
 	healthWhy       string
 	rejecting       map[stream.TypeURL]bool // or nil
@@ -288,9 +289,15 @@ func (c *conn) handleRequest(frame wire.Frame) error {
 // handleReport handles what an agent reports of its workload or its Envoy.
 func (c *conn) handleReport(r *discovery.DeltaDiscoveryRequest) {
 	if r.GetTypeUrl() == bootstrap.EnvoyStateType {
-		if names := r.GetResourceNamesSubscribe(); len(names) == 1 {
+		names := r.GetResourceNamesSubscribe()
+		if n := len(names); n == 1 || n == 2 {
 			// Cloned: do not keep the request in memory.
 			c.handleEnvoyState(bootstrap.EnvoyState(strings.Clone(sanitize(names[0], 32))))
+		}
+		if len(names) == 2 {
+			if have, err := bootstrap.ParseCredentials(names[1]); err == nil { // else the last one stays
+				c.credentials = have
+			}
 		}
 		return
 	}

@@ -460,6 +460,8 @@ func TestReports(t *testing.T) {
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyAbsent)}},
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyStarting)}},
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyRejecting)}},
+		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyRejecting), `{"total":1,"not_ready":1,"list":[{"name":"shop","state":"missing"}]}`}},
+		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyRejecting), "no report"}},
 	} {
 		if err := a.stream.Send(req); err != nil {
 			t.Fatal(err)
@@ -467,7 +469,7 @@ func TestReports(t *testing.T) {
 	}
 	eventually(t, "the status has it", func() bool {
 		p := r.server.Proxies()[0]
-		return p.EnvoyState == bootstrap.EnvoyRejecting && p.Health == mesh.Unhealthy && p.HealthReason == "decided elsewhere: rejecting"
+		return p.EnvoyState == bootstrap.EnvoyRejecting && p.Credentials != nil && p.Credentials.List[0].Name == "shop" && p.Health == mesh.Unhealthy && p.HealthReason == "decided elsewhere: rejecting"
 	})
 	a.cancel()
 	want := "opened shop/web 127.0.0.11\nprobe 1 \nprobe 2 http probe: 503\nenvoy absent\nenvoy starting\nenvoy rejecting\nclosed"

@@ -37,7 +37,9 @@ type ProxyStatus struct {
 	MetricsPort uint16
 	// EnvoyState is what the agent reports; empty for an Envoy without an agent.
 	EnvoyState bootstrap.EnvoyState
-	Health     mesh.Health
+	// Credentials is what the agent reports of the credentials of its host; nil if it does not.
+	Credentials *bootstrap.Credentials
+	Health      mesh.Health
 	// HealthReason is for people; empty when healthy.
 	HealthReason string
 	// CertificateEnds is when the certificate of the stream ends; zero means never.
@@ -148,7 +150,7 @@ func (c *conn) status() ProxyStatus {
 	st := ProxyStatus{
 		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID, ServiceAccount: c.node.account,
 		Network: c.claim.Network, Address: c.claim.Address, Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.node.reported.AgentVersion, MetricsPort: c.node.reported.MetricsPort,
-		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
+		EnvoyState: c.envoy, Credentials: c.credentials, Health: c.health, HealthReason: c.healthWhy,
 		CertificateEnds: c.peer.Until, Encryption: cache.EncryptionNA,
 		Types: c.core.Status(), Synced: true, Snapshot: max(c.server.updatedTo.Load(), c.updatedTo.Load()),
 	}

@@ -79,7 +79,9 @@ type Relay struct {
 	log      *slog.Logger
 	commands chan command
 	health   atomic.Pointer[Health]
-	wake     chan struct{} // signals that health or withdrawn has changed
+	wake     chan struct{} // signals that health, credentials or withdrawn has changed
+	// credentials is what is reported of the credentials of this host; nil before the first.
+	credentials atomic.Pointer[bootstrap.Credentials]
 	status   atomic.Pointer[Status]
 	// listeners are those that Envoy has accepted, with the number of the change.
 	listeners atomic.Pointer[acceptedListeners]
@@ -122,6 +124,13 @@ func New(c Config) (*Relay, error) {
 // new stream.
 func (r *Relay) SetHealth(h Health) {
 	r.health.Store(&h)
+	r.wakeCore()
+}
+
+// SetCredentials sets the report of the host's credentials. The newest one is reported now, and on
+// every new stream.
+func (r *Relay) SetCredentials(c bootstrap.Credentials) {
+	r.credentials.Store(&c)
 	r.wakeCore()
 }
 

@@ -455,3 +455,32 @@ func TestAnotherReleaseIsReported(t *testing.T) {
 		return nil
 	})
 }
+
+// TestCredentialsAreReported: the newest report goes up after the state of Envoy, on every stream, and
+// only when it changed.
+func TestCredentialsAreReported(t *testing.T) {
+	t.Parallel()
+	server, shop := newServer(t), newShop(t)
+	h := newHost(t, server.addr)
+	r, _ := h.relay()
+	server.set(generation(t, 1, shop.messages("one")))
+	for i, name := range []string{"one", "two"} {
+		report := bootstrap.ReportCredentials([]bootstrap.Credential{{Name: name, State: bootstrap.CredentialReady}})
+		text, err := report.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.SetCredentials(report)
+		r.SetHealth(Health{Message: name})
+		envoytest.Eventually(t, deadline, func() error {
+			got := server.reported()
+			if !slices.Contains(got, "health:"+name) {
+				return errNotYet
+			}
+			if n := len(slices.DeleteFunc(slices.Clone(got), func(s string) bool { return s != text })); n != 1 {
+				return fmt.Errorf("report %d came %d times: %q", i, n, got)
+			}
+			return nil
+		})
+	}
+}

@@ -48,6 +48,8 @@ type upstream struct {
 	nodeSent  bool                 // the first request, which has the node, was sent
 	reported  bootstrap.EnvoyState // the state that was reported on this stream last
 	healthDue bool
+	// credentials is the report that was sent on this stream last, or nil.
+	credentials *bootstrap.Credentials
 	// rejectedBefore is what Envoy rejected on earlier streams. It is reported to this server
 	// only when it sends the same version: the server before may have received another answer
 	// since.
@@ -248,6 +250,12 @@ func (u *upstream) next(c *core) *discoveryv3.DeltaDiscoveryRequest {
 			req.ErrorDetail = &rpcstatus.Status{Code: int32(codes.Unavailable), Message: h.Message}
 		}
 		return req
+	}
+	if have := c.r.credentials.Load(); have != nil && have != u.credentials && u.reported != "" {
+		u.credentials = have
+		if text, err := have.Encode(); err == nil { // it has texts, numbers and times only
+			return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(u.reported), text}}
+		}
 	}
 	return c.client.Next()
 }

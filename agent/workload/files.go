@@ -17,6 +17,8 @@ import (
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/agent/credential"
 )
 
 // Names of secrets that are in files, as in Istio: file-cert:CERTIFICATE~KEY,
@@ -57,10 +59,17 @@ func IsFileSecret(name string) bool {
 	return strings.HasPrefix(name, certPrefix) || strings.HasPrefix(name, rootPrefix)
 }
 
+// isHostSecret reports whether a secret is read from files of this host.
+func isHostSecret(name string) bool { return IsFileSecret(name) || credential.IsSecret(name) }
+
 // fileSecret is a secret that streams want. Guarded by the server's mu.
 type fileSecret struct {
 	users int     // streams
 	now   *secret // the newest usable content, or nil
+	// looked means that the files have been looked at: without content, there is none.
+	looked bool
+	// held is what is known of a credential; nil for other secrets.
+	held *held
 	// problem is why the files cannot be used now, or empty.
 	problem string
 }
@@ -70,20 +79,42 @@ func (s *Server) useFile(name string) error {
 	s.mu.Lock()
 	f := s.files[name]
 	if f == nil {
-		if len(s.files) >= maxFiles {
+		if limit, err := limitFor(name); s.count(credential.IsSecret(name)) >= limit {
 			s.mu.Unlock()
-			return fmt.Errorf("more than %d secrets of files", maxFiles)
+			return err
 		}
 		f = &fileSecret{}
+		if credential.IsSecret(name) {
+			f.held = &held{}
+		}
 		s.files[name] = f
 	}
 	f.users++
 	first := f.users == 1
 	s.mu.Unlock()
-	if first {
+	switch {
+	case !first:
+	case credential.IsSecret(name):
+		s.refreshCredential(name)
+		select {
+		case s.wanted <- struct{}{}:
+		default: // it is signalled already
+		}
+	default:
 		s.refreshFile(name)
 	}
 	return nil
+}
+
+// count is how many secrets of a kind streams want. s.mu is held.
+func (s *Server) count(credentials bool) int {
+	n := 0
+	for _, f := range s.files {
+		if (f.held != nil) == credentials {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *Server) leaveFile(name string) {
@@ -105,7 +136,11 @@ func (s *Server) refreshFiles() {
 	names := slices.Sorted(maps.Keys(s.files))
 	s.mu.Unlock()
 	for _, name := range names {
-		s.refreshFile(name)
+		if credential.IsSecret(name) {
+			s.refreshCredential(name)
+		} else {
+			s.refreshFile(name)
+		}
 	}
 }
 
@@ -119,6 +154,7 @@ func (s *Server) refreshFile(name string) {
 	if f == nil {
 		return // nobody wants it any more
 	}
+	f.looked = true
 	problem := ""
 	if err != nil {
 		problem = err.Error()
@@ -130,10 +166,9 @@ func (s *Server) refreshFile(name string) {
 			s.log.Info("a certificate file of the configuration can be used again", "name", name)
 		}
 	}
-	if err != nil || f.now != nil && f.now.version == now.version {
-		return
+	if err == nil && (f.now == nil || f.now.version != now.version) {
+		f.now = now
 	}
-	f.now = now
 	s.wakeStreams()
 }
 

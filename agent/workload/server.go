@@ -34,7 +34,7 @@ const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v
 
 // Bounds on what a caller can make grow.
 const (
-	maxStreams = 1024
+	maxStreams = 2048 // an Envoy has one for each secret
 	maxNames   = 64
 	maxMessage = 1 << 20
 )
@@ -55,6 +55,8 @@ type Config struct {
 	Guard *peercred.Guard
 	// SystemRootFiles are where the public roots of this host may be; see [SystemRootFiles].
 	SystemRootFiles []string
+	// CredentialsDir has a folder for each credential that Gateways and DestinationRules name.
+	CredentialsDir string
 	// Private are directories whose files are never served.
 	Private []string
 }
@@ -72,21 +74,27 @@ type Server struct {
 	waitEnd time.Time  // until when next waits
 	streams map[*session]struct{}
 	files   map[string]*fileSecret // by the name of the secret
+
+	reading sync.Mutex    // held while a credential is read; before mu
+	wanted  chan struct{} // signals that streams want another credential
 }
 
 // secret is one secret as it is sent. Immutable.
 type secret struct {
 	name    string
 	version string
-	body    *anypb.Any
+	body    *anypb.Any // nil if there is no such secret
 }
+
+// absentVersion is the version of a secret that does not exist. Others are hashes.
+const absentVersion = "absent"
 
 // New checks the configuration; it starts nothing.
 func New(c Config) (*Server, error) {
 	if c.Logger == nil || c.Socket == "" || c.Guard == nil {
 		return nil, errors.New("configuring SDS: Logger, Socket and Guard are needed")
 	}
-	return &Server{c: c, log: c.Logger.With("component", "agent/workload"), streams: map[*session]struct{}{}, files: map[string]*fileSecret{}}, nil
+	return &Server{c: c, log: c.Logger.With("component", "agent/workload"), streams: map[*session]struct{}{}, files: map[string]*fileSecret{}, wanted: make(chan struct{}, 1)}, nil
 }
 
 // Run serves until ctx ends.
@@ -107,16 +115,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
-		ticker := time.NewTicker(fileInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				s.refreshFiles()
-			case <-ctx.Done():
-				return nil
-			}
-		}
+		s.refresh(ctx)
+		return nil
 	})
 	group.Go(func() error {
 		<-ctx.Done()
@@ -186,8 +186,11 @@ func (s *Server) current(now time.Time) (map[string]*secret, time.Time) {
 		}
 	}
 	for name, f := range s.files {
-		if f.now != nil {
+		switch {
+		case f.now != nil:
 			m[name] = f.now
+		case f.looked: // Envoy need not wait for it
+			m[name] = &secret{name: name, version: absentVersion}
 		}
 	}
 	if s.next != nil {

@@ -106,13 +106,20 @@ func (a *authority) identity(tb testing.TB, name string, more ...*authority) *sv
 
 func start(tb testing.TB, uid uint32) *Server {
 	tb.Helper()
+	return startWith(tb, uid, func(*Config) {})
+}
+
+func startWith(tb testing.TB, uid uint32, change func(*Config)) *Server {
+	tb.Helper()
 	dir := envoytest.ShortDir(tb)
 	log := slog.New(slog.DiscardHandler)
 	guard, err := peercred.NewGuard(peercred.GuardConfig{Logger: log, Socket: "sds", Header: tokenHeader, Token: testToken})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s, err := New(Config{Logger: log, Socket: filepath.Join(dir, "sds"), UID: uid, Guard: guard})
+	config := Config{Logger: log, Socket: filepath.Join(dir, "sds"), UID: uid, Guard: guard}
+	change(&config)
+	s, err := New(config)
 	if err != nil {
 		tb.Fatal(err)
 	}

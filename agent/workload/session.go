@@ -28,7 +28,9 @@ type session struct {
 	// Owned by the stream's goroutine.
 	names map[string]struct{} // subscribed to
 	sent  map[string]string   // version by name: what Envoy has or is being sent
-	nonce uint64
+	// absence means that the stream can say that there is no such secret.
+	absence bool
+	nonce   uint64
 
 	// Guarded by s.mu.
 	rootVersion string // of the last roots that Envoy has answered, or empty
@@ -46,6 +48,7 @@ type request struct {
 // DeltaSecrets implements SDS in its incremental variant.
 func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
 	return serve(s, stream, variant[*discoveryv3.DeltaDiscoveryRequest]{
+		absence: true,
 		parse: func(r *discoveryv3.DeltaDiscoveryRequest) request {
 			return request{
 				add: r.GetResourceNamesSubscribe(), remove: r.GetResourceNamesUnsubscribe(),
@@ -55,6 +58,11 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 		send: func(changed, _ []*secret, nonce string) error {
 			out := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
 			for _, v := range changed {
+				if v.body == nil {
+					// Envoy keeps what it has, and waits no longer if it has nothing.
+					out.RemovedResources = append(out.RemovedResources, v.name)
+					continue
+				}
 				out.Resources = append(out.Resources, &discoveryv3.Resource{Name: v.name, Version: v.version, Resource: v.body})
 			}
 			return stream.Send(out)
@@ -83,7 +91,9 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 
 // variant reads and writes one variant of SDS.
 type variant[Req any] struct {
-	parse func(Req) request
+	// absence means that it can say that there is no such secret.
+	absence bool
+	parse   func(Req) request
 	// send writes the changed secrets (delta), or all subscribed ones (state of the world).
 	send func(changed, all []*secret, nonce string) error
 }
@@ -94,7 +104,7 @@ func serve[Req any](s *Server, stream interface {
 }, v variant[Req],
 ) error {
 	ctx := stream.Context()
-	x := &session{s: s, wake: make(chan struct{}, 1), names: map[string]struct{}{}, sent: map[string]string{}}
+	x := &session{s: s, wake: make(chan struct{}, 1), names: map[string]struct{}{}, sent: map[string]string{}, absence: v.absence}
 	s.addStream(x)
 	defer func() {
 		s.removeStream(time.Now(), x)
@@ -160,7 +170,10 @@ func (x *session) loop(
 func (x *session) due(have map[string]*secret) (changed, all []*secret) {
 	for _, name := range slices.Sorted(maps.Keys(x.names)) {
 		v, ok := have[name]
-		if !ok {
+		if !ok && name != OwnSecret && name != RootSecret && !isHostSecret(name) {
+			v, ok = &secret{name: name, version: absentVersion}, true // nobody has it
+		}
+		if !ok || v.body == nil && !x.absence {
 			continue
 		}
 		all = append(all, v)
@@ -174,7 +187,7 @@ func (x *session) due(have map[string]*secret) (changed, all []*secret) {
 
 // forget ends the subscription to a secret.
 func (x *session) forget(name string) {
-	if _, ok := x.names[name]; ok && IsFileSecret(name) {
+	if _, ok := x.names[name]; ok && isHostSecret(name) {
 		x.s.leaveFile(name)
 	}
 	delete(x.names, name)
@@ -183,6 +196,11 @@ func (x *session) forget(name string) {
 func (x *session) handle(r request) error {
 	if r.fault != nil {
 		x.s.log.Error("Envoy rejected a secret (NACK)", "names", slices.Sorted(maps.Keys(x.names)), "err", r.fault.GetMessage())
+		if len(x.names) == 1 { // else the answer does not say which; an Envoy has a stream for each
+			for name := range x.names {
+				x.s.rejectCredential(name, x.sent[name], r.fault.GetMessage())
+			}
+		}
 	}
 	if len(r.add) > maxNames {
 		return status.Error(codes.ResourceExhausted, fmt.Sprintf("more than %d secrets", maxNames))
@@ -202,7 +220,7 @@ func (x *session) handle(r request) error {
 		_, known := x.names[name]
 		switch {
 		case name == OwnSecret, name == RootSecret, known:
-		case IsFileSecret(name):
+		case isHostSecret(name):
 			if err := x.s.useFile(name); err != nil {
 				return status.Error(codes.ResourceExhausted, err.Error())
 			}

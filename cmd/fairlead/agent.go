@@ -85,6 +85,7 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.BoolVar(&c.DNS, "dns", false, "answer DNS queries of this host's applications: names of hosts of the mesh; all others are forwarded to the nameservers of --dns-resolv-conf")
 	fl.StringSliceVar(&f.dnsAddresses, "dns-address", []string{"127.0.0.1:15053", "[::1]:15053"}, "IP:PORT at which --dns answers, by UDP and TCP; loopback addresses only; may be repeated")
 	fl.StringVar(&c.DNSResolvConf, "dns-resolv-conf", "/etc/resolv.conf", "file that names the nameservers to which --dns forwards; read again when it changes. If it names the stub of systemd-resolved, /run/systemd/resolve/resolv.conf is read")
+	fl.StringVar(&c.CredentialsDir, "credentials-dir", "/etc/fairlead/credentials", "directory with a folder for each credentialName of Gateways and DestinationRules: tls.crt, tls.key, ca.crt, ca.crl. The keys never leave the host; empty means none")
 	fl.StringVar(&c.Network, "network", "", "name of the network that this host is in")
 	fl.StringVar(&c.Envoy, "envoy", "", "Envoy binary to run; empty means the first usable one in $PATH and the usual directories")
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")

@@ -14,7 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/credential"
 	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/agent/workload"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 )
 
@@ -86,6 +88,7 @@ type agentCollector struct {
 	refused, closed                                      *prometheus.Desc
 	rotations, unrotated, removed, dropped               *prometheus.Desc
 	queries, names, nameservers, loops                   *prometheus.Desc
+	credentials, credentialEnd, credentialState          *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
@@ -106,7 +109,12 @@ func newAgentCollector(status func() agent.Status) *agentCollector {
 		queries:     prometheus.NewDesc("fairlead_agent_dns_queries_total", "DNS queries, by answer: mesh (from the names of the mesh), forwarded (as a nameserver answered), refused (not allowed), failed (SERVFAIL). Only with --dns.", []string{"answer"}, nil),
 		names:       prometheus.NewDesc("fairlead_agent_dns_names", "Host names of the mesh that the agent answers. Only with --dns.", nil, nil),
 		nameservers: prometheus.NewDesc("fairlead_agent_dns_nameserver_failures_total", "Queries that a nameserver of the host did not answer, since resolv.conf named it. Only with --dns.", []string{"nameserver"}, nil),
-		loops:       prometheus.NewDesc("fairlead_agent_dns_loops", "Nameservers that send queries back to the agent, and are left out. Only with --dns.", nil, nil),
+		credentials: prometheus.NewDesc("fairlead_agent_credentials", "Credentials that Envoy has asked for, by whether they are ready (state); authorities count for themselves.", []string{"state"}, nil),
+		credentialEnd: prometheus.NewDesc("fairlead_agent_credential_expiry_timestamp",
+			"Expiry of the credential that Envoy has, in Unix seconds, by name; that of authorities ends in -cacert. At most 256: those that are not ready, and then those that end first.", []string{"credential"}, nil),
+		credentialState: prometheus.NewDesc("fairlead_agent_credential_problem",
+			"1 for each credential that is not ready, by name and state (missing, unreadable, broken, mismatch, expired, early, rejected). Bounded as the expiry is.", []string{"credential", "state"}, nil),
+		loops: prometheus.NewDesc("fairlead_agent_dns_loops", "Nameservers that send queries back to the agent, and are left out. Only with --dns.", nil, nil),
 	}
 }
 
@@ -124,6 +132,9 @@ func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.unrotated
 	ch <- c.removed
 	ch <- c.dropped
+	ch <- c.credentials
+	ch <- c.credentialEnd
+	ch <- c.credentialState
 	ch <- c.queries
 	ch <- c.names
 	ch <- c.nameservers
@@ -151,6 +162,7 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.unrotated, prometheus.GaugeValue, float64(len(s.AccessLogs.Problems)))
 	ch <- prometheus.MustNewConstMetric(c.removed, prometheus.CounterValue, float64(s.AccessLogs.RemovedEarly))
 	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(s.AccessLogs.DroppedBytes))
+	c.collectCredentials(ch, s.Credentials)
 	if s.DNS == nil {
 		return
 	}
@@ -164,6 +176,29 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.nameservers, prometheus.CounterValue, float64(u.Failures), u.Address)
 	}
 	ch <- prometheus.MustNewConstMetric(c.loops, prometheus.GaugeValue, loops)
+}
+
+// maxCredentialSeries bounds the credentials with a series of their own.
+const maxCredentialSeries = 256
+
+func (c *agentCollector) collectCredentials(ch chan<- prometheus.Metric, list []workload.Credential) {
+	list = workload.Foremost(list)
+	counts := map[credential.State]int{credential.Ready: 0}
+	for i, x := range list {
+		counts[x.State]++
+		if i >= maxCredentialSeries {
+			continue
+		}
+		if !x.NotAfter.IsZero() {
+			ch <- prometheus.MustNewConstMetric(c.credentialEnd, prometheus.GaugeValue, float64(x.NotAfter.Unix()), x.Name)
+		}
+		if x.State != credential.Ready {
+			ch <- prometheus.MustNewConstMetric(c.credentialState, prometheus.GaugeValue, 1, x.Name, string(x.State))
+		}
+	}
+	for state, n := range counts {
+		ch <- prometheus.MustNewConstMetric(c.credentials, prometheus.GaugeValue, float64(n), string(state))
+	}
 }
 
 func oneIf(b bool) float64 {

@@ -38,7 +38,7 @@ not come back. With names of proxies or hosts, it lists only those.
   ROUTES               whole: route configurations with their virtual hosts; by host: VHDS
   ADDRESS              the proof of the workload's address: annotation, token, source, or unproven
 
-Below the table are the rejected resources, in Envoy's words, and the clients that the server rejected.
+Below the table are the credentials of hosts, by name and end, the rejected resources, in Envoy's words, and the clients that the server rejected.
 The last lines, below UNWELL, are all that needs a person: what it is and what to do.
 
 Exit code 0: all is well; 1: something needs a person, and each line below UNWELL says what and what to
@@ -158,6 +158,9 @@ func (st *status) write(w io.Writer) error {
 			_, _ = fmt.Fprintf(w, "\n%s is not synced: %s\n", x.Name, why)
 		}
 	}
+	if err := writeCredentials(w, st.Proxies.Proxies); err != nil {
+		return err
+	}
 	writeRejected(w, st.Proxies.Proxies)
 	for _, x := range st.Warnings {
 		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", safetext.Sanitize(x.Origin, 1024), x.Object, plural(x.Proxies, "proxy"), safetext.Sanitize(x.Message, 1024))
@@ -191,6 +194,32 @@ func writeTable(w io.Writer, proxies []server.Proxy) error {
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(x.Name), x.Host, state,
 				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), worse(typeState(x, "route"), typeState(x, "virtual-host")),
 				typeState(x, "extension"), dash(x.Encryption), until(x.CertificateEnds), dash(health), routesTravel(x), dash(x.AddressProof))
+		}
+	})
+}
+
+// writeCredentials writes the credentials of hosts, the first few of each: their keys never leave the
+// hosts.
+func writeCredentials(w io.Writer, proxies []server.Proxy) error {
+	if !slices.ContainsFunc(proxies, func(x server.Proxy) bool { return x.Credentials != nil && len(x.Credentials.List) > 0 }) {
+		return nil
+	}
+	_, _ = fmt.Fprintln(w)
+	return table(w, "CREDENTIAL\tPROXY\tSTATE\tENDS\tREASON", func(w io.Writer) {
+		for _, x := range proxies {
+			if x.Credentials == nil {
+				continue
+			}
+			for _, c := range x.Credentials.List {
+				ends := "-"
+				if !c.NotAfter.IsZero() {
+					ends = c.NotAfter.UTC().Format(time.RFC3339)
+				}
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", c.Name, x.Name, c.State, ends, dash(c.Reason))
+			}
+			if more := x.Credentials.Total - len(x.Credentials.List); more > 0 {
+				_, _ = fmt.Fprintf(w, "… and %d more\t%s\t\t\t\n", more, x.Name)
+			}
 		}
 	})
 }

@@ -10,7 +10,8 @@ const (
 
 	// EnvoyStateType is the type of the requests by which a relay reports the
 	// state of its Envoy: resource_names_subscribe has one element, an
-	// [EnvoyState]. Such a request is never answered.
+	// [EnvoyState], or a second one after it, [Credentials] as JSON. Such a request is never
+	// answered. Control planes that know no credentials take no notice of one with two elements.
 	EnvoyStateType = "type.googleapis.com/fairlead.v1.EnvoyState"
 
 	// ProxyConfigType is the type of the resource with which the control plane tells an agent

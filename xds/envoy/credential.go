@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -37,9 +38,11 @@ func CredentialRoots(name string) string { return CredentialSecret(name + rootsS
 // is missing would keep a new listener closed, with all servers of its port.
 const credentialWait = time.Second
 
-// credentialSecret requests a secret of that name from the agent.
+// credentialSecret requests a secret of that name from the agent. In the incremental variant an agent
+// can say that there is no such secret, and Envoy does not wait at all.
 func credentialSecret(name string) *tlsv3.SdsSecretConfig {
 	out := secret(name)
+	out.GetSdsConfig().GetApiConfigSource().ApiType = corev3.ApiConfigSource_DELTA_GRPC
 	out.SdsConfig.InitialFetchTimeout = durationpb.New(credentialWait)
 	return out
 }

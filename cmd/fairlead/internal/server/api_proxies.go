@@ -68,6 +68,9 @@ type Proxy struct {
 	Since        time.Time `json:"since"`
 	EnvoyVersion string    `json:"envoy_version"`
 	Envoy        string    `json:"envoy"` // absent, starting, live, rejecting
+	// Credentials are those of its host that its Envoy has asked for, as its agent reports them: names, states
+	// and ends.
+	Credentials *bootstrap.Credentials `json:"credentials,omitempty"`
 	// Health is that of its workload in the mesh, from whoever has the last word: its agent,
 	// Consul. Withdrawn says that a person took it out of service.
 	Health          string    `json:"health"`
@@ -199,7 +202,7 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 		Workload: p.Workload.Namespace + "/" + p.Workload.Name, Connected: p.Connected, Since: p.Since,
 		EnvoyVersion: p.EnvoyVersion, Envoy: string(p.EnvoyState), Health: p.Health.String(), HealthReason: p.HealthReason,
 		Encryption: string(p.Encryption), CertificateEnds: p.CertificateEnds, Synced: p.Synced, Behind: p.Behind, Partial: p.Partial, Stale: p.Stale,
-		VirtualHosts: p.VirtualHosts, Fallbacks: p.Fallbacks, Types: []Type{},
+		Credentials: p.Credentials, VirtualHosts: p.VirtualHosts, Fallbacks: p.Fallbacks, Types: []Type{},
 	}
 	if !p.Connected {
 		out.Since = p.Left

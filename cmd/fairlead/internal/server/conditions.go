@@ -61,6 +61,7 @@ func rules() []ruleOf {
 		{"rejected", rejected},
 		{"stale", staleProxies},
 		{"not-synced", notSynced},
+		{"credential", unusableCredentials},
 		{"claim-conflict", claimConflicts},
 		{"refused", refusedPeers},
 	}

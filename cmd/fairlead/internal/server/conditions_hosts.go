@@ -134,6 +134,26 @@ func notSynced(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
 	return out
 }
 
+// unusableCredentials are those of hosts that their agents cannot use.
+func unusableCredentials(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
+	for i := range p.Proxies {
+		x := &p.Proxies[i]
+		if !x.Connected || x.Credentials == nil || x.Credentials.NotReady == 0 {
+			continue
+		}
+		text := fmt.Sprintf("%s of %d of host %s cannot be used", amount(x.Credentials.NotReady, "credential"), x.Credentials.Total, x.Host)
+		if len(x.Credentials.List) > 0 { // those that are not ready are first
+			c := x.Credentials.List[0]
+			text += fmt.Sprintf(", the first is %q, which is %s: %s", c.Name, c.State, c.Reason)
+		}
+		out = append(out, Condition{
+			Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: text,
+			Action: "repair the folder of that name below --credentials-dir of the agent on host " + x.Host + "; docs/credentials.md has its files. Servers that name it fail their handshakes, unless it was good before",
+		})
+	}
+	return out
+}
+
 func (x *Proxy) asks(name string) bool {
 	for _, t := range x.Types {
 		if t.Type == name {

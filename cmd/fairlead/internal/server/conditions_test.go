@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
 // provocations make each kind of condition out of a mesh that is well.
@@ -96,6 +97,9 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 				x.Synced, x.Behind, x.Types = false, now.Add(-patience), []Type{{Type: "listener", Pending: true}}
 			}),
 		},
+		"credential": {proxy(func(x *Proxy) {
+			x.Credentials = &bootstrap.Credentials{Total: 2, NotReady: 1, List: []bootstrap.Credential{{Name: "shop", State: "missing", Reason: "no such folder"}, {Name: "www", State: "ready"}}}
+		})},
 		"claim-conflict": {func(p *Proxies, _ *Sources) {
 			p.Conflicts = []agents.Conflict{{Host: "web", Namespace: "shop", Workload: "web", Reason: "it is of host db"}}
 		}},

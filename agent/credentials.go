@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fairlead/fairlead/agent/credential"
+	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/agent/workload"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+)
+
+// credentialPeriod is how often it is checked whether credentials stand as reported. Their states
+// depend on the time, too.
+const credentialPeriod = 2 * time.Second
+
+// reportCredentials reports to the control plane how the host's credentials stand, until ctx ends.
+func reportCredentials(ctx context.Context, from *workload.Server, to *relay.Relay) {
+	ticker := time.NewTicker(credentialPeriod)
+	defer ticker.Stop()
+	var last bootstrap.Credentials
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		var list []bootstrap.Credential
+		for _, c := range from.Credentials() {
+			reason := c.Reason
+			if reason == "" && len(c.Warnings) > 0 {
+				reason = c.Warnings[0]
+			}
+			list = append(list, bootstrap.Credential{Name: c.Name, State: string(c.State), Reason: reason, Served: c.Served, NotAfter: c.NotAfter})
+		}
+		if now := bootstrap.ReportCredentials(list); !now.Equal(&last) {
+			to.SetCredentials(now)
+			last = now
+		}
+	}
+}
+
+// credentialRemarks say which credentials cannot be used, and why; the first few.
+func credentialRemarks(list []workload.Credential) (out []string) {
+	const most = 16
+	more := 0
+	for _, c := range list {
+		var lines []string
+		if c.State != credential.Ready {
+			lines = append(lines, string(c.State)+": "+c.Reason)
+		}
+		lines = append(lines, c.Warnings...)
+		for _, line := range lines {
+			if len(out) < most {
+				out = append(out, fmt.Sprintf("credential %s: %s", c.Name, line))
+			} else {
+				more++
+			}
+		}
+	}
+	if more > 0 {
+		out = append(out, fmt.Sprintf("there are %d more problems of credentials, which the status has", more))
+	}
+	return out
+}
