@@ -57,7 +57,7 @@ type conn struct {
 	armed           time.Time // when timer fires; zero if it is not set
 	envoy           bootstrap.EnvoyState
 	credentials     *bootstrap.Credentials // as the agent reports them, or nil
-	health          mesh.Health // the health that follows from the peer's reports
+	health          mesh.Health            // the health that follows from the peer's reports
 	healthWhy       string
 	rejecting       map[stream.TypeURL]bool // or nil
 

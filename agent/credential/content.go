@@ -89,9 +89,9 @@ func (c *Content) GoString() string { return c.String() }
 func (c *Content) State(now time.Time) (State, string) {
 	switch {
 	case now.Before(c.NotBefore):
-		return Early, fmt.Sprintf("it is not valid before %s", c.NotBefore.UTC().Format(time.RFC3339))
+		return Early, "it is not valid before " + c.NotBefore.UTC().Format(time.RFC3339)
 	case now.After(c.NotAfter):
-		return Expired, fmt.Sprintf("it expired at %s", c.NotAfter.UTC().Format(time.RFC3339))
+		return Expired, "it expired at " + c.NotAfter.UTC().Format(time.RFC3339)
 	case !c.ListEnds.IsZero() && now.After(c.ListEnds):
 		return Expired, fmt.Sprintf("its list of revoked certificates expired at %s, and Envoy then refuses every certificate", c.ListEnds.UTC().Format(time.RFC3339))
 	}
@@ -104,7 +104,7 @@ func (c *Content) check(now time.Time) {
 	}
 	const soon = 7 * 24 * time.Hour
 	if left := c.NotAfter.Sub(now); left < soon && left < c.NotAfter.Sub(c.NotBefore)/10 {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("it expires at %s", c.NotAfter.UTC().Format(time.RFC3339)))
+		c.Warnings = append(c.Warnings, "it expires at "+c.NotAfter.UTC().Format(time.RFC3339))
 	}
 }
 

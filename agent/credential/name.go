@@ -45,7 +45,8 @@ func CheckName(name string) error {
 		return errors.New("the name begins with a dot, or has two in a row")
 	}
 	for _, r := range name {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-._", r)) {
+		letter, digit := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z', r >= '0' && r <= '9'
+		if !letter && !digit && !strings.ContainsRune("-._", r) {
 			return fmt.Errorf("the name has %q; letters, digits and the characters - . _ are allowed", r)
 		}
 	}

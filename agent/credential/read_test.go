@@ -258,9 +258,7 @@ func TestWhereFilesAre(t *testing.T) {
 // TestOpenKeysAreReported: a key that every user can read is used, and named.
 func TestOpenKeysAreReported(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("/tmp", "credential")
-	fatal(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envoytest.ShortDir(t) // every user may pass its parents
 	root := issue(t, "root", ecKey(t, elliptic.P256()), nil, nil)
 	d := &Directory{Path: dir}
 	for name, c := range map[string]struct {

@@ -82,7 +82,7 @@ type Relay struct {
 	wake     chan struct{} // signals that health, credentials or withdrawn has changed
 	// credentials is what is reported of the credentials of this host; nil before the first.
 	credentials atomic.Pointer[bootstrap.Credentials]
-	status   atomic.Pointer[Status]
+	status      atomic.Pointer[Status]
 	// listeners are those that Envoy has accepted, with the number of the change.
 	listeners atomic.Pointer[acceptedListeners]
 	// withdrawn means that Envoy is about to be stopped.

@@ -217,7 +217,7 @@ func (s *Server) refresh(ctx context.Context) {
 		defer func() { _ = w.Close() }()
 		events, failures = w.Events, w.Errors
 	} else {
-		s.log.Warn("cannot watch the folders of credentials; they are read at intervals", "path", s.c.CredentialsDir, "err", err)
+		s.log.WarnContext(ctx, "cannot watch the folders of credentials; they are read at intervals", "path", s.c.CredentialsDir, "err", err)
 	}
 	ticker := time.NewTicker(fileInterval)
 	defer ticker.Stop()
@@ -242,7 +242,8 @@ func (s *Server) refresh(ctx context.Context) {
 				settle.Reset(0)
 				pending = true
 			}
-		case <-failures: // at the next interval
+		case err := <-failures: // the next interval is soon
+			s.log.DebugContext(ctx, "watching the folders of credentials failed", "err", err)
 		case <-ctx.Done():
 			return
 		}

@@ -56,8 +56,10 @@ func TestAgentMetrics(t *testing.T) {
 	s.Relay = &relay.Status{Upstream: relay.UpstreamStatus{Server: "cp:15012"}, Rejected: make([]relay.Rejection, 3)}
 	s.Unsaved = make([]agent.Unsaved, 2)
 	s.Identities = []agent.IdentityStatus{{ID: "spiffe://td/ns/shop/sa/cart", NotBefore: time.Unix(1000, 0), NotAfter: time.Unix(9000, 0)}}
-	want = map[string]float64{"istio_agent_cert_expiry_timestamp": 9000, "fairlead_agent_cert_start_timestamp": 1000, "istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6,
-		"fairlead_agent_credentials": 1, "fairlead_agent_credential_expiry_timestamp": 5000, "fairlead_agent_credential_problem": 1}
+	want = map[string]float64{
+		"istio_agent_cert_expiry_timestamp": 9000, "fairlead_agent_cert_start_timestamp": 1000, "istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6,
+		"fairlead_agent_credentials": 1, "fairlead_agent_credential_expiry_timestamp": 5000, "fairlead_agent_credential_problem": 1,
+	}
 	s.Credentials = []workload.Credential{{Name: "shop", State: credential.Mismatch, Served: true, NotAfter: time.Unix(5000, 0)}}
 	s.AccessLogs = logrotate.Status{Rotations: 11, RemovedEarly: 12, DroppedBytes: 13, Problems: make([]string, 14)}
 	for i, name := range rotation {

@@ -34,10 +34,6 @@ var inForce = map[mesh.Kind][]string{
 		"targetRefs",
 	},
 	mesh.KindDestinationRule: {
-		"!subsets.trafficPolicy.portLevelSettings.tls.credentialName",
-		"!subsets.trafficPolicy.tls.credentialName",
-		"!trafficPolicy.portLevelSettings.tls.credentialName",
-		"!trafficPolicy.tls.credentialName",
 		"exportTo",
 		"host",
 		"subsets.labels",

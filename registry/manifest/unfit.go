@@ -54,6 +54,7 @@ func unfit(o *Object, r *reporter) {
 	case *networking.DestinationRule:
 		u.strings(spec.ProtoReflect(), "spec")
 		u.destinationRule(spec)
+		u.credentials(spec.ProtoReflect(), "spec")
 	case *networking.Sidecar:
 		for i, l := range spec.GetIngress() {
 			u.endpoint(l.GetDefaultEndpoint(), fmt.Sprintf("spec.ingress[%d].defaultEndpoint", i))

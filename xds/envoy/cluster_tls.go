@@ -83,7 +83,9 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		if file == "" || file == systemName {
 			file = systemRoots
 		}
-		if roots = b.rootSecret(tls); roots == "" {
+		switch roots = b.rootSecret(tls); {
+		case tls.GetCredentialName() != "":
+		case roots == "":
 			validation.TrustedCa = fileSource(file)
 		}
 		validation.MatchTypedSubjectAltNames = exactMatchers(names)
@@ -92,7 +94,10 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		}
 	}
 	ctx.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
-	if roots != "" {
+	switch {
+	case tls.GetCredentialName() != "":
+		b.credential(ctx.CommonTlsContext, tls, validation)
+	case roots != "":
 		ctx.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext: validation, ValidationContextSdsSecretConfig: fileSecret(roots),
@@ -100,7 +105,7 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		}
 	}
 	switch name := b.pairSecret(tls); {
-	case tls.GetMode() != networking.ClientTLSSettings_MUTUAL:
+	case tls.GetMode() != networking.ClientTLSSettings_MUTUAL, tls.GetCredentialName() != "":
 	case name != "":
 		ctx.CommonTlsContext.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{fileSecret(name)}
 	default:
@@ -118,6 +123,22 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		b.options().UpstreamHttpProtocolOptions = up
 	}
 	return ctx
+}
+
+// credential has Envoy get the authorities of a credential, and its certificate for MUTUAL, from the
+// agent. As in Istio, the roots of the machine are never in their place.
+func (b *clusterBuilder) credential(to *tlsv3.CommonTlsContext, tls *networking.ClientTLSSettings, validation *tlsv3.CertificateValidationContext) {
+	if tls.GetMode() == networking.ClientTLSSettings_MUTUAL {
+		to.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{credentialSecret(CredentialSecret(tls.GetCredentialName()))}
+	}
+	to.ValidationContextType = nil
+	if !tls.GetInsecureSkipVerify().GetValue() {
+		to.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext: validation, ValidationContextSdsSecretConfig: credentialSecret(CredentialRoots(tls.GetCredentialName())),
+			},
+		}
+	}
 }
 
 // rootSecret is the name of the secret with the roots, as in Istio; empty if Envoy reads the

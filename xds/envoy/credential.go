@@ -19,6 +19,8 @@ const (
 // workload's own secrets.
 func CredentialSecret(name string) string {
 	switch {
+	case strings.HasPrefix(name, "builtin://") && strings.HasSuffix(name, rootsSuffix):
+		return rootSecret
 	case strings.HasPrefix(name, "builtin://"): // the workload's own certificate
 		return ownSecret
 	case strings.HasPrefix(name, "invalid://"):

@@ -7,7 +7,7 @@ func TestNamesOfCredentials(t *testing.T) {
 	for name, want := range map[string][2]string{
 		"shop":                        {"kubernetes://shop", "kubernetes://shop-cacert"},
 		"kubernetes://shop":           {"kubernetes://shop", "kubernetes://shop-cacert"},
-		"builtin://":                  {"default", "default"},
+		"builtin://":                  {"default", "ROOTCA"},
 		"invalid://shop":              {"invalid://", "invalid://"},
 		"kubernetes-gateway://a/shop": {"kubernetes-gateway://a/shop", "kubernetes-gateway://a/shop-cacert"},
 	} {

@@ -30,12 +30,18 @@ import (
 // secretServer is an agent's server of secrets, with the bootstrap of its Envoy.
 func secretServer(t *testing.T, roots ...string) *bootstrapv3.Bootstrap {
 	t.Helper()
+	return secretServerWith(t, workload.Config{SystemRootFiles: roots})
+}
+
+func secretServerWith(t *testing.T, c workload.Config) *bootstrapv3.Bootstrap {
+	t.Helper()
 	socket := filepath.Join(envoytest.ShortDir(t), "sds.sock")
 	const token = "TOKENOFTHISTESTWHICHISLONGENOUGHFORIT"
 	log := slog.New(slog.DiscardHandler)
 	guard, err := peercred.NewGuard(peercred.GuardConfig{Logger: log, Socket: "sds", Header: agent.TokenHeader, Token: token})
 	fatalIf(t, err, "making a guard")
-	s, err := workload.New(workload.Config{Logger: log, Socket: socket, UID: uint32(os.Geteuid()), Guard: guard, SystemRootFiles: roots})
+	c.Logger, c.Socket, c.UID, c.Guard = log, socket, uint32(os.Geteuid()), guard
+	s, err := workload.New(c)
 	fatalIf(t, err, "making a server of secrets")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)

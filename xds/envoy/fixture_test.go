@@ -237,6 +237,9 @@ func get(ctx context.Context, addr string, header http.Header) (int, string, err
 	}
 	req.Host = "orders.shop.mesh"
 	maps.Copy(req.Header, header)
+	if host := header.Get("Host"); host != "" {
+		req.Host = host
+	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
 	resp, err := client.Do(req)
 	if err != nil {

@@ -78,6 +78,9 @@ func (pc *proxyContext) inputOf(svc *mesh.Service, r *rule) serviceInput {
 	if r.originatesTLS() {
 		in.upstream.fileSecrets = pc.upstream.fileSecrets
 	}
+	if r.namesCredentials() {
+		in.upstream.gateway = pc.upstream.gateway
+	}
 	return in
 }
 
@@ -152,12 +155,28 @@ func (r *rule) originatesTLS() bool {
 	if r == nil {
 		return false
 	}
-	originates := func(tls *networking.ClientTLSSettings) bool {
-		return tls.GetMode() == networking.ClientTLSSettings_SIMPLE || tls.GetMode() == networking.ClientTLSSettings_MUTUAL
-	}
+	return r.anyTLS(originates)
+}
+
+func originates(tls *networking.ClientTLSSettings) bool {
+	return tls.GetMode() == networking.ClientTLSSettings_SIMPLE || tls.GetMode() == networking.ClientTLSSettings_MUTUAL
+}
+
+// namesCredentials reports whether some cluster has TLS with a credential of the host, which
+// sidecars have only if a selector says so.
+func (r *rule) namesCredentials() bool {
+	return r != nil && r.spec.GetWorkloadSelector() == nil && r.anyTLS(namesCredential)
+}
+
+func namesCredential(tls *networking.ClientTLSSettings) bool {
+	return originates(tls) && tls.GetCredentialName() != ""
+}
+
+// anyTLS reports whether some TLS settings of the rule have a property.
+func (r *rule) anyTLS(has func(*networking.ClientTLSSettings) bool) bool {
 	inPolicy := func(p *networking.TrafficPolicy) bool {
-		return originates(p.GetTls()) ||
-			slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool { return originates(s.GetTls()) })
+		return has(p.GetTls()) ||
+			slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool { return has(s.GetTls()) })
 	}
 	return inPolicy(r.spec.GetTrafficPolicy()) ||
 		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return inPolicy(s.GetTrafficPolicy()) })
@@ -220,6 +239,13 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	}
 	if !in.passes {
 		c.TLS = mc.peerTLS(in, policy)
+	}
+	if namesCredential(policy.GetTls()) && in.rule.spec.GetWorkloadSelector() == nil && !in.upstream.gateway {
+		// As in Istio: the rule is for gateways, which have the key, and a sidecar sends what the
+		// application sends, which may be TLS already.
+		policy = withoutPorts(policy)
+		policy.Tls = &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_DISABLE}
+		c.Policy = policy
 	}
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
 		c.AltNames, c.FileSecrets = mc.identitiesOf(in), in.upstream.fileSecrets

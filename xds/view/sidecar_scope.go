@@ -26,19 +26,20 @@ type proxyContext struct {
 }
 
 // upstreamSettings are what clusters depend on of a proxy's own settings: how it resolves names,
-// whether it gets certificates in files as secrets, and whether HTTP/1.1 keeps the case of the
-// names of headers.
+// whether it gets certificates in files as secrets, whether HTTP/1.1 keeps the case of the names of
+// headers, and whether it is a gateway.
 type upstreamSettings struct {
 	lookup      LookupFamily
 	fileSecrets bool
 	keepCase    bool
+	gateway     bool
 }
 
 func (x *Index) contextOf(p Proxy) *proxyContext {
 	headers := x.headersOf(&p)
 	pc := &proxyContext{
 		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p), headers: headers,
-		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, headers.keepsCase()}, captureIPv6: p.capturesIPv6(),
+		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, headers.keepsCase(), p.Type == Router}, captureIPv6: p.capturesIPv6(),
 		access: x.localAccessOf(&p),
 	}
 	pc.addTelemetry()

@@ -1,0 +1,41 @@
+package manifest_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+)
+
+// TestNamesOfCredentials: a rule with a name that can be a folder of a host is in force, whatever
+// settings have it; one that names a Secret of Kubernetes, or leads out of the directory, is kept out.
+func TestNamesOfCredentials(t *testing.T) {
+	t.Parallel()
+	for name, why := range map[string]string{
+		"shop": "", "shop.example.com": "", "kubernetes://shop": "", "a-b_C.9": "",
+		"shop/a": "namespace", "kubernetes://shop/a": "namespace", "../a": "namespace", "..": "no folder", ".a": "no folder", "a b": "no folder", "a\\b": "no folder",
+		strings.Repeat("a", 254): "no folder", "sds://a": "not a folder", "builtin://": "not a folder", "kubernetes-gateway://shop/a": "not a folder", "configmap://default/a": "not a folder",
+	} {
+		for at, form := range map[string]string{
+			"spec.trafficPolicy.tls":                                 "trafficPolicy: {tls: %s}",
+			"spec.trafficPolicy.portLevelSettings[0].tls":            "trafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: %s}]}",
+			"spec.subsets[0].trafficPolicy.tls":                      "subsets: [{name: v1, trafficPolicy: {tls: %s}}]",
+			"spec.subsets[0].trafficPolicy.portLevelSettings[0].tls": "subsets: [{name: v1, trafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: %s}]}}]",
+		} {
+			settings := fmt.Sprintf("{mode: MUTUAL, credentialName: '%s'}", name)
+			text := "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a}\nspec: {host: a.example, " + fmt.Sprintf(form, settings) + "}\n"
+			file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(text))
+			if len(file.Objects) != 1 {
+				t.Fatalf("%q: %v", name, faults)
+			}
+			o := file.Objects[0]
+			switch {
+			case why == "" && !o.InForce():
+				t.Errorf("%q: %v", name, o.NotInForce)
+			case why != "" && (len(o.NotInForce) != 1 || !strings.Contains(o.NotInForce[0].String(), at+".credentialName: not in force") || !strings.Contains(o.NotInForce[0].String(), why)):
+				t.Errorf("%q at %s: %v, want %s", name, at, o.NotInForce, why)
+			}
+		}
+	}
+}
