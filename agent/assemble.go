@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -36,16 +37,10 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err := paths.prepare(); err != nil {
 		return nil, err
 	}
-	sdsGuard, err := a.guard(sdsSocket, known.Token, nil)
-	if err != nil {
-		return nil, err
-	}
-	alsGuard, err := a.guard(alsSocket, known.Token, nil)
-	if err != nil {
-		return nil, err
-	}
-	xdsGuard, err := a.guard(xdsSocket, known.Token, a.mover(paths))
-	if err != nil {
+	sdsGuard, sdsErr := a.guard(sdsSocket, known.Token, nil)
+	alsGuard, alsErr := a.guard(alsSocket, known.Token, nil)
+	xdsGuard, xdsErr := a.guard(xdsSocket, known.Token, a.mover(paths))
+	if err := errors.Join(sdsErr, alsErr, xdsErr); err != nil {
 		return nil, err
 	}
 	secrets, err := workload.New(workload.Config{
@@ -72,30 +67,12 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if running && made {
 		a.log.WarnContext(ctx, "restarting Envoy: it does not have the token of the agent's sockets (started by an earlier release, or the token was lost)")
 	}
-	proto.UserAgentName = "envoy"
-	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets, bootstrap.FeatureAccessLogService)
-	v := binary.Version
-	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
-		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
-	}}
-	var names relay.NameTable
-	switch {
-	case a.names == nil:
-	case e.Type == bootstrap.TypeRouter:
-		a.names.Absent()
-	default:
-		a.names.SetDomain(e.pair.Namespace + ".svc." + a.c.DNSDomain)
-		names, proto.ClientFeatures = a.names, append(proto.ClientFeatures, bootstrap.FeatureNames)
-	}
-	if port := a.metricsPort.Load(); port > 0 {
-		bootstrap.SetMetricsPort(proto, uint16(port))
-	}
+	names := a.describe(proto, e, binary.Version)
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
 		Refused: a.notifyRejected, Answered: a.noteAnswered, Returned: a.noteReturned,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
-		Names: names,
-		Stamp: a.stamp, Metadata: a.heldCertificate, Configure: func(body []byte) error { return a.configure(body, e.address) },
+		Names: names, Stamp: a.stamp, Metadata: a.heldCertificate, Configure: func(body []byte) error { return a.configure(body, e.address) },
 	})
 	if err != nil {
 		return nil, err
@@ -120,8 +97,30 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	a.relay, a.proxy, a.secrets, a.guards = r, envoy, secrets, []*peercred.Guard{xdsGuard, sdsGuard, alsGuard}
 	a.metrics, a.logs, a.nodeAddress = collector, logs, node.Address
 	a.status.Host, a.status.Workload, a.status.Node = e.Host, e.pair.String(), node.ID()
-	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, v.String()
+	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, binary.Version.String()
 	return p, nil
+}
+
+// describe adds to the node what the server has to know of the agent and of its Envoy. It returns the
+// table of names that the agent answers, or nil.
+func (a *Agent) describe(proto *corev3.Node, e *enrolled, v proxy.Version) (names relay.NameTable) {
+	proto.UserAgentName = "envoy"
+	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets, bootstrap.FeatureAccessLogService)
+	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
+		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
+	}}
+	switch {
+	case a.names == nil:
+	case e.Type == bootstrap.TypeRouter:
+		a.names.Absent()
+	default:
+		a.names.SetDomain(e.pair.Namespace + ".svc." + a.c.DNSDomain)
+		names, proto.ClientFeatures = a.names, append(proto.ClientFeatures, bootstrap.FeatureNames)
+	}
+	if port := a.metricsPort.Load(); port > 0 {
+		bootstrap.SetMetricsPort(proto, uint16(port))
+	}
+	return names
 }
 
 // guard requires the token at one of the agent's sockets.

@@ -147,19 +147,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
 		Levels: levels, Registerer: page.shared, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
 		Metrics: page.own, Public: map[string]http.Handler{"GET /stats/prometheus": page.all}, NotReady: ask(a.NotReady), Remarks: a.Remarks,
-		Routes: map[string]http.Handler{
-			"GET /stats/prometheus": page.all,
-			"GET /v1/status":        admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
-			"GET /v1/problems": admin.JSON(func(ctx context.Context, _ *http.Request, _ struct{}) (agentProblems, error) {
-				return agentProblems{Server: connectedServer(a.Status()), NotReady: a.NotReady(ctx), Remarks: a.Remarks()}, nil
-			}),
-			"GET /v1/config_dump": envoySays(a.ConfigDump),
-			"GET /v1/clusters":    envoySays(a.EnvoyClusters),
-			"GET /v1/logging":     envoySays(a.EnvoyLogging),
-			"POST /v1/logging": admin.JSON(func(ctx context.Context, _ *http.Request, in agent.LogChange) (struct{}, error) {
-				return struct{}{}, a.SetEnvoyLogging(ctx, in)
-			}),
-		},
+		Routes: agentRoutes(a, page.all),
 	}, chosen)
 	if err != nil {
 		return err
@@ -181,6 +169,23 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		})
 		return g.Wait()
 	}, starting)
+}
+
+// agentRoutes are what the agent serves at its socket, for people and commands.
+func agentRoutes(a *agent.Agent, page http.Handler) map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /stats/prometheus": page,
+		"GET /v1/status":        admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
+		"GET /v1/problems": admin.JSON(func(ctx context.Context, _ *http.Request, _ struct{}) (agentProblems, error) {
+			return agentProblems{Server: connectedServer(a.Status()), NotReady: a.NotReady(ctx), Remarks: a.Remarks()}, nil
+		}),
+		"GET /v1/config_dump": envoySays(a.ConfigDump),
+		"GET /v1/clusters":    envoySays(a.EnvoyClusters),
+		"GET /v1/logging":     envoySays(a.EnvoyLogging),
+		"POST /v1/logging": admin.JSON(func(ctx context.Context, _ *http.Request, in agent.LogChange) (struct{}, error) {
+			return struct{}{}, a.SetEnvoyLogging(ctx, in)
+		}),
+	}
 }
 
 // The most that the flags of access logs may say.
@@ -263,20 +268,26 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 	if f.cfg.EnvoyLog == "-" {
 		f.cfg.EnvoyLog, f.cfg.EnvoyOutput = "", cmd.OutOrStdout()
 	}
+	f.cfg.AccessLogMaxSize = int64(f.accessLogMaxMiB) << 20
+	errs = append(errs, f.checkLimits(), checkNotNegative(cmd, "drain-time", "certificate-ttl"))
+	probe, err := f.probe.probe()
+	f.cfg.Probe = probe
+	return errors.Join(append(errs, err)...)
+}
+
+// checkLimits checks the limits of logs and metrics.
+func (f *agentFlags) checkLimits() error {
+	var errs []error
 	if f.accessLogMaxMiB < 1 || f.accessLogMaxMiB > maxAccessLogMiB {
 		errs = append(errs, fmt.Errorf("--access-log-max-mib %d: write a number from 1 to %d", f.accessLogMaxMiB, maxAccessLogMiB))
 	}
 	if f.cfg.AccessLogFiles < 0 || f.cfg.AccessLogFiles > maxAccessLogFiles {
 		errs = append(errs, fmt.Errorf("--access-log-files %d: write a number from 0 to %d", f.cfg.AccessLogFiles, maxAccessLogFiles))
 	}
-	f.cfg.AccessLogMaxSize = int64(f.accessLogMaxMiB) << 20
 	if f.cfg.MaxRequestSeries < 1 {
 		errs = append(errs, fmt.Errorf("--max-request-series %d: write a number of at least 1", f.cfg.MaxRequestSeries))
 	}
-	errs = append(errs, checkNotNegative(cmd, "drain-time", "certificate-ttl"))
-	probe, err := f.probe.probe()
-	f.cfg.Probe = probe
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
 // maxTokenFile bounds the file with a join token, in bytes.

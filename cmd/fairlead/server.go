@@ -49,25 +49,15 @@ the directory wins.`,
 			"  fairlead server --config-dir mesh --consul-address https://127.0.0.1:8501 --consul-ca-file ca.pem --consul-token-file token",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, d := range dirs {
-				root, err := files.ParseRoot(d)
-				if err != nil {
-					return fmt.Errorf("--config-dir: %w", err)
-				}
-				if root.Path, err = filepath.Abs(root.Path); err != nil {
-					return fmt.Errorf("--config-dir %q: %w", d, err)
-				}
-				catalog.hostPaths.allow(&root)
-				cfg.Roots = append(cfg.Roots, root)
-			}
-			if err := bound.give(cfg.Roots); err != nil {
+			roots, err := readRoots(dirs, &catalog.hostPaths)
+			if err != nil {
 				return err
 			}
-			cfg.HostsOnly = bound.hostsOnly
-			if err := catalog.hostPaths.check(cfg.Roots, catalog.KVPrefix); err != nil {
+			if err := bound.give(roots); err != nil {
 				return err
 			}
-			if err := checkServerFlags(cmd, cfg); err != nil {
+			cfg.Roots, cfg.HostsOnly = roots, bound.hostsOnly
+			if err := errors.Join(catalog.hostPaths.check(roots, catalog.KVPrefix), checkServerFlags(cmd, cfg)); err != nil {
 				return err
 			}
 			log, levels, err := newLogger(cmd)
@@ -101,6 +91,23 @@ the directory wins.`,
 	f.DurationVar(&catalog.SweepInterval, "consul-sweep-interval", 0, "how often the server checks all Consul services that have no watch of their own; 0 means the default")
 	addServerFlags(f, &cfg)
 	return cmd
+}
+
+// readRoots reads the values of --config-dir.
+func readRoots(dirs []string, hostPaths *hostPathFlags) ([]files.Root, error) {
+	var out []files.Root
+	for _, d := range dirs {
+		root, err := files.ParseRoot(d)
+		if err != nil {
+			return nil, fmt.Errorf("--config-dir: %w", err)
+		}
+		if root.Path, err = filepath.Abs(root.Path); err != nil {
+			return nil, fmt.Errorf("--config-dir %q: %w", d, err)
+		}
+		hostPaths.allow(&root)
+		out = append(out, root)
+	}
+	return out, nil
 }
 
 // addServerFlags adds those that are not about where the mesh is read from.
