@@ -346,6 +346,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	if a.c.Capture && a.c.CaptureSocket != "" {
 		client := beat.Client{Logger: a.log, Path: a.c.CaptureSocket, Port: a.c.CapturePort, Alive: a.envoyAnswers}
 		group.Go(func() error { return client.Run(services) })
+		a.reportDNS(services, group)
 	}
 	if p.checker != nil {
 		group.Go(func() error { return p.checker.Run(services) })
@@ -371,6 +372,21 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 		return p.proxy.Run(envoy)
 	})
 	return group.Wait()
+}
+
+// reportDNS has the capture service know that the agent answers DNS queries, so that it may send it
+// those of the workload's users.
+func (a *Agent) reportDNS(ctx context.Context, group *errgroup.Group) {
+	if a.dns == nil {
+		return
+	}
+	port, err := a.dns.CapturePort()
+	if err != nil {
+		a.log.InfoContext(ctx, "DNS queries are not captured", "err", err)
+		return
+	}
+	client := beat.Client{Logger: a.log, Path: a.c.CaptureSocket, Port: port, Alive: a.dns.Answers}
+	group.Go(func() error { return client.Run(ctx) })
 }
 
 // withdrawTime is the time for peers to learn that Envoy is about to stop.

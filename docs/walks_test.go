@@ -52,19 +52,53 @@ func TestWalksNameFunctionsThatExist(t *testing.T) {
 	}
 }
 
-// TestFaultsNameTestsThatExist looks for each test that docs/faults.md names.
+// TestFaultsNameTestsThatExist looks for each test that the pages of faults name. Each row of
+// their tables names one.
 func TestFaultsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile("faults.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	declared := map[string]bool{}
-	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	for _, dir := range []string{"../internal/e2e/*", "../cmd/fairlead/internal/server"} {
-		paths, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	for page, c := range map[string]struct {
+		dirs []string
+		rows int // at least
+	}{
+		"faults.md":         {[]string{"../internal/e2e/*", "../cmd/fairlead/internal/server"}, 20},
+		"capture-faults.md": {[]string{"../agent/capture", "../agent/capture/keeper", "../internal/e2e/capture", "../xds/envoy", "../xds/view", "../registry/analysis"}, 35},
+	} {
+		content, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
+		}
+		declared, rows := tests(t, c.dirs), 0
+		for line := range strings.Lines(string(content)) {
+			if !strings.HasPrefix(line, "| ") || !strings.HasSuffix(line, "|\n") {
+				continue
+			}
+			named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(line, -1)
+			for _, m := range named {
+				if !declared[m[1]] {
+					t.Errorf("%s: there is no test %s", page, m[1])
+				}
+			}
+			if len(named) > 0 {
+				rows++
+			} else if page == "capture-faults.md" && !strings.HasSuffix(line, "| Test |\n") {
+				t.Errorf("%s: a row without a test: %s", page, line)
+			}
+		}
+		if rows < c.rows {
+			t.Errorf("%s: only %d rows name tests", page, rows)
+		}
+	}
+}
+
+// tests are those of directories, by name.
+func tests(t *testing.T, dirs []string) map[string]bool {
+	t.Helper()
+	declared := map[string]bool{}
+	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	for _, dir := range dirs {
+		paths, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("no tests in %s: %v", dir, err)
 		}
 		for _, p := range paths {
 			source, err := os.ReadFile(p)
@@ -76,15 +110,7 @@ func TestFaultsNameTestsThatExist(t *testing.T) {
 			}
 		}
 	}
-	named := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(content), -1)
-	if len(named) < 20 {
-		t.Errorf("only %d tests are named", len(named))
-	}
-	for _, m := range named {
-		if !declared[m[1]] {
-			t.Errorf("there is no test %s", m[1])
-		}
-	}
+	return declared
 }
 
 // functions are those of a package, methods as Type.Method.

@@ -13,9 +13,10 @@ import tempfile
 
 TOOLS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), '.tools')
 
-# A program finds the libraries that were unpacked with it.
+# A program finds the libraries that were unpacked with it; iptables finds its extensions.
 WRAPPER = '''#!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
+export XTABLES_LIBDIR="$here/usr/lib/x86_64-linux-gnu/xtables"
 LD_LIBRARY_PATH=$here/usr/lib/x86_64-linux-gnu:$here/lib/x86_64-linux-gnu%s exec "$here/%s" "$@"
 '''
 
@@ -45,8 +46,9 @@ def install(here, name, programs, package, further=''):
             with open(os.path.join(root, p), 'w') as f:
                 f.write(WRAPPER % (further and ':$here/' + further, path))
             os.chmod(os.path.join(root, p), 0o755)
-        if not os.path.exists(target):
-            os.rename(root, target)
+        if os.path.exists(target):  # without a program that an earlier version of the list did not have
+            os.rename(target, os.path.join(tmp, 'old'))
+        os.rename(root, target)
     print('installed %s %s' % (name, version))
 
 

@@ -196,10 +196,40 @@ func destinationPorts(c *nftables.Conn, r *foundRule) (ports []interval, known b
 				ports, known = append(ports, interval{lo: uint32(info.DstPorts[0]), hi: uint32(info.DstPorts[1])}), true
 			case *xt.Udp:
 				return nil, true
+			case *xt.Unknown:
+				if in, ok := multiport(e, []byte(*info)); ok {
+					ports, known = append(ports, in...), true
+				}
 			}
 		}
 	}
 	return ports, known
+}
+
+// multiport are the destination ports of iptables' match of several: the kernel's struct
+// xt_multiport_v1.
+func multiport(e *expr.Match, b []byte) (ports []interval, ok bool) {
+	const (
+		most   = 15
+		source = 0 // of its flags
+		size   = 1 + 1 + 2*most + most + 1
+	)
+	if e.Name != "multiport" || e.Rev != 1 || len(b) < size {
+		return nil, false
+	}
+	flags, n, list, more, invert := b[0], int(b[1]), b[2:2+2*most], b[2+2*most:size-1], b[size-1]
+	if flags == source || n > most || invert != 0 {
+		return nil, false
+	}
+	for i := 0; i < n; i++ {
+		p := interval{lo: uint32(binary.NativeEndian.Uint16(list[2*i:]))}
+		if p.hi = p.lo; more[i] != 0 && i+1 < n { // it begins a range
+			i++
+			p.hi = uint32(binary.NativeEndian.Uint16(list[2*i:]))
+		}
+		ports = append(ports, p)
+	}
+	return ports, true
 }
 
 // cut is what a comparison leaves of an interval.

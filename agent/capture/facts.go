@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -37,7 +38,63 @@ func FindFacts(connection string) Facts {
 		ports = appendPort(ports, f[fields-1])
 	}
 	slices.Sort(ports)
-	return Facts{SSHPorts: slices.Compact(ports)}
+	return Facts{SSHPorts: slices.Compact(ports), Resolvers: append(knownResolvers(lookUpUID), runningResolvers()...)}
+}
+
+// resolvers are programs that answer DNS queries of a host, and ask others.
+func resolvers() []string {
+	return []string{
+		"systemd-resolve", "systemd-network", "systemd-resolved", "systemd-networkd", "dnsmasq", "unbound", "named", "bind", "consul", "coredns",
+		"kresd", "knot-resolver", "pdns_recursor", "pdns-recursor", "pihole-FTL", "pihole", "dnscrypt-proxy", "stubby", "NetworkManager",
+	}
+}
+
+func lookUpUID(name string) (uint32, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, err //nolint:wrapcheck // only whether there is one
+	}
+	id, err := strconv.ParseUint(u.Uid, 10, 32)
+	return uint32(id), err
+}
+
+// knownResolvers are users that are called as such programs are.
+func knownResolvers(lookUp func(name string) (uint32, error)) (out []Resolver) {
+	for _, name := range resolvers() {
+		if uid, err := lookUp(name); err == nil {
+			out = append(out, Resolver{User: uid, Name: name})
+		}
+	}
+	return out
+}
+
+// runningResolvers are the users of such programs that run now, under whatever name.
+func runningResolvers() (out []Resolver) {
+	const shown = 15 // letters of a program's name that the kernel keeps
+	names := map[string]bool{}
+	for _, name := range resolvers() {
+		names[name[:min(len(name), shown)]] = true
+	}
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		return nil
+	}
+	for _, p := range processes {
+		name, err := p.Comm()
+		if err != nil || !names[name] {
+			continue
+		}
+		status, err := p.NewStatus()
+		if err != nil {
+			continue
+		}
+		const effective = 1
+		r := Resolver{User: uint32(status.UIDs[effective]), Name: name}
+		if !slices.Contains(out, r) && len(out) < maxListed/2 {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 func appendPort(ports []uint16, text string) []uint16 {

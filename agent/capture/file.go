@@ -144,6 +144,7 @@ func (r *reader) workload(n *yaml.Node) Workload {
 		"ports":         func(n *yaml.Node) { w.Ports = each(r, n, (*reader).port) },
 		"outbound-port": func(n *yaml.Node) { w.OutboundPort = r.port(n) },
 		"inbound-port":  func(n *yaml.Node) { w.InboundPort = r.port(n) },
+		"dns-port":      func(n *yaml.Node) { w.DNSPort = r.port(n) },
 	})
 	return w
 }

@@ -40,9 +40,10 @@ type State struct {
 	Capturing bool `json:"capturing"`
 	// Remaining is how long they will be, without a beat or a confirmation; 0 means for ever.
 	Remaining time.Duration `json:"remaining,omitempty"`
-	// Envoys has, in open mode, for how long the connections of each workload are captured unless
-	// its Envoy is reported as alive once more, by outbound port; 0 means that they go directly.
-	Envoys map[uint16]time.Duration `json:"envoys,omitempty"`
+	// Alive has, by port, for how long connections go to each Envoy in open mode, and DNS queries to
+	// each agent that takes them, unless it is reported as alive once more; 0 means that they go
+	// directly.
+	Alive map[uint16]time.Duration `json:"alive,omitempty"`
 	// Counts are connections by counter.
 	Counts map[string]uint64 `json:"counts,omitempty"`
 }
@@ -312,12 +313,12 @@ func (k Kernel) State() (State, error) {
 		if err != nil {
 			return st, fmt.Errorf("listing the elements of set %s: %w", name, err)
 		}
-		if st.Envoys == nil {
-			st.Envoys = map[uint16]time.Duration{}
+		if st.Alive == nil {
+			st.Alive = map[uint16]time.Duration{}
 		}
-		st.Envoys[port] = 0
+		st.Alive[port] = 0
 		for _, e := range elements {
-			st.Envoys[port] = e.Expires
+			st.Alive[port] = e.Expires
 		}
 	}
 	st.Counts = map[string]uint64{}
@@ -335,9 +336,9 @@ func (k Kernel) Switch(timeout time.Duration) error {
 	return k.extend(map[string]time.Duration{setAlive: timeout})
 }
 
-// Beat has new connections of workloads captured for a time from now on, in open mode, by their
-// outbound ports. Times are above 0. It fails with [ErrNoTable] for a workload that the table does
-// not have.
+// Beat has new connections go to Envoys in open mode, and DNS queries to agents, for a time from now
+// on, by their ports. Times are above 0. It fails with [ErrNoTable] for a port that the table does not
+// switch.
 func (k Kernel) Beat(of map[uint16]time.Duration) error {
 	sets := map[string]time.Duration{}
 	for port, timeout := range of {
@@ -362,7 +363,11 @@ func (k Kernel) extend(sets map[string]time.Duration) error {
 		}
 		s := &nftables.Set{Table: ourTable(), Name: name, KeyType: nftables.TypeInetProto, HasTimeout: true}
 		element := func(d time.Duration) []nftables.SetElement {
-			return []nftables.SetElement{{Key: keyBytes(keyProto, tcp), Timeout: d}}
+			var out []nftables.SetElement
+			for _, proto := range switched(name) {
+				out = append(out, nftables.SetElement{Key: keyBytes(keyProto, proto), Timeout: d})
+			}
+			return out
 		}
 		// It may be there or not: after the first step it is.
 		err = errors.Join(c.SetAddElements(s, element(sets[name])), c.SetDeleteElements(s, element(0)), c.SetAddElements(s, element(sets[name])))

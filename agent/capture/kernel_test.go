@@ -2,6 +2,7 @@ package capture
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,6 +13,14 @@ func listed(s string) string {
 	s = regexp.MustCompile(` expires [0-9a-z]+`).ReplaceAllString(s, "")
 	s = regexp.MustCompile(`,\s+`).ReplaceAllString(s, ", ")
 	s = regexp.MustCompile(`\n\n+`).ReplaceAllString(s, "\n")
+	// The kernel has sets in the order in which they were added, also by tables before.
+	block := regexp.MustCompile(`(?ms)^\tset .*?^\t}\n`)
+	sets := block.FindAllString(s, -1)
+	slices.Sort(sets)
+	s = block.ReplaceAllStringFunc(s, func(string) (next string) {
+		next, sets = sets[0], sets[1:]
+		return next
+	})
 	return strings.TrimSpace(s)
 }
 
@@ -45,6 +54,8 @@ func variants() map[string]func(*Settings) {
 			s.Outbound, s.Inbound, s.ExcludeUsers = OutboundAll, InboundAll, []uint32{0, 110, 111}
 			s.Workloads[0].Users, s.Workloads[0].Ports = nil, nil
 		},
+		"dns":        func(s *Settings) { two(s); s.Workloads[0].DNSPort, s.Workloads[1].DNSPort = 15053, 15054 },
+		"dns_uid":    func(s *Settings) { s.Outbound, s.Mode, s.Workloads[0].DNSPort = OutboundUID, Open, 15053 },
 		"one_family": func(s *Settings) { s.Ranges = s.Ranges[:1] },
 	}
 }

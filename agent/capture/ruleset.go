@@ -89,10 +89,10 @@ type rule []statement
 // The names of sets and chains.
 const (
 	setAlive, setProxies, setExcluded, setVIPs4, setVIPs6, setNever, setLocal4, setLocal6 = "alive", "proxies", "excluded", "vips4", "vips6", "never", "local4", "local6"
-	usersOf, portsOf, aliveOf                                                             = "users_", "ports_", "alive_" // of the Envoy at a port
+	usersOf, portsOf, aliveOf                                                             = "users_", "ports_", "alive_" // of the Envoy, or the agent's DNS, at a port
 	counterOutbound, counterInbound, counterSelf, counterVIPs, counterDirect              = "outbound", "inbound", "self", "unanswered", "direct"
 	chainOutput, chainToEnvoy, chainFromProxy, chainPrerouting                            = "output", "to_envoy", "from_proxy", "prerouting"
-	chainUnanswered, chainDirect                                                          = "unanswered", "direct"
+	chainUnanswered, chainDirect, chainDNS, counterDNS                                    = "unanswered", "direct", "dns", "dns"
 )
 
 // Build makes the table for a host. It fails with all that is wrong with the settings. The same
@@ -115,6 +115,9 @@ func Build(s *Settings, f *Facts) (*Ruleset, error) {
 	slices.Sort(r.envoys)
 	r.sets = s.sets(f, r)
 	r.chains = []chain{s.output(), s.toEnvoy(), s.fromProxy(), s.prerouting(), unanswered(), direct(r.envoys)}
+	if c, some := s.dns(); some {
+		r.chains, r.counters = append(r.chains, c), append(r.counters, counterDNS)
+	}
 	for i := range r.chains {
 		r.chains[i].rules = mark(r.chains[i].rules)
 	}
@@ -160,6 +163,9 @@ func (s *Settings) sets(f *Facts, r *Ruleset) []set {
 			set{name: portsOf + portText(w.InboundPort), key: keyPort, intervals: s.ports(w, f)})
 		if s.Mode == Open { // nobody has said yet that the Envoy is alive
 			out = append(out, set{name: aliveOf + portText(w.OutboundPort), key: keyProto, timeouts: true})
+		}
+		if w.DNSPort != 0 {
+			out = append(out, set{name: aliveOf + portText(w.DNSPort), key: keyProto, timeouts: true})
 		}
 	}
 	if s.Outbound == OutboundVIP {
@@ -296,6 +302,31 @@ func direct(envoys []uint16) chain {
 	return c
 }
 
+// dns sends the DNS queries of workloads that want it to their agents, while these answer, whatever
+// mode Envoys have: a dead agent must not take the names of its host away. It comes before the chain
+// that captures connections, and has no exception for 127.0.0.0/8, where the stub of systemd-resolved
+// is. It reports whether there is anything to do.
+func (s *Settings) dns() (c chain, some bool) {
+	c = chain{name: chainDNS, kind: nftables.ChainTypeNAT, hook: "output", priority: natPriority - 1, rules: []rule{
+		{lookup{field: fieldUID, set: setProxies}, verdict{kind: ret}},
+		{lookup{field: fieldUID, set: setExcluded}, verdict{kind: ret}},
+	}}
+	for i := range s.Workloads {
+		w := &s.Workloads[i]
+		if w.DNSPort == 0 {
+			continue
+		}
+		for _, proto := range []byte{udp, tcp} {
+			some = true
+			c.rules = append(c.rules, rule{
+				lookup{field: fieldL4Proto, set: aliveOf + portText(w.DNSPort)}, lookup{field: fieldUID, set: usersOf + portText(w.OutboundPort)},
+				toPort{proto: proto, port: dnsPort}, counter(counterDNS), redirect(w.DNSPort),
+			})
+		}
+	}
+	return c, some
+}
+
 // alive is the set that switches capture on and off.
 func (r *Ruleset) alive() *set {
 	for i := range r.sets {
@@ -317,9 +348,9 @@ func (r *Ruleset) With(timeout time.Duration) *Ruleset {
 	return &out
 }
 
-// Alive returns the table with what is known of the Envoys in open mode: left is for how long the
-// connections of the workload with this outbound port are still captured, unless its Envoy is
-// reported as alive once more; 0 means that they go directly.
+// Alive returns the table with what is known of Envoys in open mode, and of the DNS of agents, by
+// outbound port and port of DNS: left is for how long connections or queries still go there, unless
+// it is reported as alive once more; 0 means that they go directly.
 func (r *Ruleset) Alive(left func(port uint16) time.Duration) *Ruleset {
 	out := *r
 	out.sets = slices.Clone(r.sets)
@@ -328,14 +359,25 @@ func (r *Ruleset) Alive(left func(port uint16) time.Duration) *Ruleset {
 		if port, ok := alivePort(s.name); ok {
 			s.intervals, s.timeout = nil, max(left(port), 0)
 			if s.timeout > 0 {
-				s.intervals = []interval{{tcp, tcp}}
+				for _, proto := range switched(s.name) {
+					s.intervals = append(s.intervals, interval{proto, proto})
+				}
 			}
 		}
 	}
 	return &out
 }
 
-// alivePort is the outbound port of the workload that a set of open mode is about.
+// switched are the protocols that the elements of a set with timeouts are about: that of a port may
+// be of DNS.
+func switched(set string) []uint32 {
+	if set == setAlive {
+		return []uint32{tcp}
+	}
+	return []uint32{tcp, udp}
+}
+
+// alivePort is the port of Envoy, or of an agent's DNS, that a set is about.
 func alivePort(set string) (uint16, bool) {
 	text, ok := strings.CutPrefix(set, aliveOf)
 	port, err := strconv.ParseUint(text, 10, 16)

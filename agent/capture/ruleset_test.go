@@ -100,12 +100,15 @@ func random(rnd *rand.Rand) (*Settings, *Facts) {
 				w.Ports = append(w.Ports, uint16(pick(1, 22, 80, 81, 82, 8080, 8301, 15001, 15011, 15021, 15090, 65535)))
 			}
 		}
+		if rnd.IntN(4) == 0 {
+			w.DNSPort = uint16(pick(0, 53, 8080, 15001, 15053, 15054, 15055))
+		}
 		s.Workloads = append(s.Workloads, w)
 		if s.Outbound == OutboundAll || s.Inbound == InboundAll {
 			break
 		}
 	}
-	return s, &Facts{SSHPorts: []uint16{uint16(pick(22, 2222, 8080))}}
+	return s, &Facts{SSHPorts: []uint16{uint16(pick(22, 2222, 8080))}, Resolvers: []Resolver{{User: pick(1, 101), Name: "dnsmasq"}}}
 }
 
 // TestNothingExcludedIsEverCaptured: whatever the settings say, no map has a user or a port that
@@ -154,6 +157,13 @@ func TestNothingExcludedIsEverCaptured(t *testing.T) {
 				if !has(ports, uint32(p)) {
 					t.Fatalf("port %d is not captured: %+v", p, s)
 				}
+			}
+		}
+		for _, w := range s.Workloads {
+			switch {
+			case w.DNSPort == 0:
+			case has(ports, uint32(w.DNSPort)) || s.Outbound == OutboundAll || slices.Contains(w.Users, 0) || slices.Contains(w.Users, f.Resolvers[0].User):
+				t.Fatalf("DNS queries are captured that must not be: %+v %+v", s, f)
 			}
 		}
 		wantDisjoint(t, users, ports)
@@ -252,6 +262,16 @@ func TestWrongSettings(t *testing.T) {
 		"all_of_two":       {"proxy-users: [1]\noutbound: all\nworkloads: [{name: a, ports: [80]}, {name: b, ports: [81], outbound-port: 15011, inbound-port: 15016}]\n", "write outbound: uid"},
 		"all_and_users":    {"proxy-users: [1]\noutbound: all\nworkloads: [{name: a, users: [5]}]\n", "remove users, or write outbound: uid"},
 		"all_and_ports":    {"proxy-users: [1]\ninbound: all\nworkloads: [{name: a, ports: [80]}]\n", "remove ports, or write inbound: declared"},
+		"dns_port":         {"proxy-users: [1]\nworkloads: [{name: a, users: [5], dns-port: 0}]\n", `"0" is not a port`},
+		"dns_53":           {"proxy-users: [1]\nworkloads: [{name: a, users: [5], dns-port: 53}]\n", "write the port of the agent's DNS"},
+		"dns_of_envoy":     {"proxy-users: [1]\nworkloads: [{name: a, users: [5], dns-port: 15006}]\n", "port 15006 is an Envoy's or an agent's already"},
+		"dns_of_health":    {"proxy-users: [1]\nworkloads: [{name: a, users: [5], dns-port: 15021}]\n", "it is Envoy's, for health"},
+		"dns_same":         {"proxy-users: [1]\nworkloads: [{name: a, users: [5], dns-port: 15053}, {name: b, users: [6], outbound-port: 15011, inbound-port: 15016, dns-port: 15053}]\n", "such as 15054"},
+		"dns_captured":     {"proxy-users: [1]\nworkloads: [{name: a, users: [5], ports: [15053], dns-port: 15053}]\n", "it is an agent's, for DNS"},
+		"dns_of_all":       {"proxy-users: [1]\noutbound: all\nworkloads: [{name: a, dns-port: 15053}]\n", "the queries of the host's own nameservers"},
+		"dns_of_nobody":    {"proxy-users: [1]\nworkloads: [{name: a, ports: [80], dns-port: 15053}]\n", "write users"},
+		"dns_of_root":      {"proxy-users: [1]\nworkloads: [{name: a, users: [0], dns-port: 15053}]\n", "nameservers of the host may run as root"},
+		"dns_of_resolver":  {"proxy-users: [1]\nworkloads: [{name: a, users: [5, 101], dns-port: 15053}]\n", "user 101 is that of systemd-resolve, a nameserver of this host"},
 		"range":            {good + "virtual-ranges: [10.0.0.0]\n", "is not a range of addresses"},
 		"range_bits":       {good + "virtual-ranges: [240.240.0.1/16]\n", "write 240.240.0.0/16"},
 		"range_wide":       {good + "virtual-ranges: [0.0.0.0/0]\n", "is too wide"},
@@ -262,7 +282,7 @@ func TestWrongSettings(t *testing.T) {
 	} {
 		s, err := Parse("c.yaml", []byte(c.text), noUsers)
 		if err == nil {
-			_, err = Build(s, &Facts{SSHPorts: []uint16{2222}})
+			_, err = Build(s, &Facts{SSHPorts: []uint16{2222}, Resolvers: []Resolver{{User: 101, Name: "systemd-resolve"}}})
 		}
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)

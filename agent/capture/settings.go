@@ -73,12 +73,25 @@ type Workload struct {
 	// OutboundPort and InboundPort are those of its Envoy: 15001 and 15006 for the first.
 	OutboundPort uint16 `json:"outbound_port"`
 	InboundPort  uint16 `json:"inbound_port"`
+	// DNSPort is where its agent answers DNS queries, at 127.0.0.1 and ::1: those of Users go there,
+	// whatever nameserver they are for. 0 means that they are not captured.
+	DNSPort uint16 `json:"dns_port,omitempty"`
 }
 
 // Facts are what was found on the host.
 type Facts struct {
 	// SSHPorts are the ports of sshd. They are never captured; port 22 never is, in any case.
 	SSHPorts []uint16 `json:"ssh_ports,omitempty"`
+	// Resolvers are users that nameservers of the host run as. Their queries are never captured: the
+	// agent may ask them.
+	Resolvers []Resolver `json:"resolvers,omitempty"`
+}
+
+// Resolver is a user that a nameserver of the host runs as.
+type Resolver struct {
+	User uint32 `json:"user"`
+	// Name is the program's.
+	Name string `json:"name"`
 }
 
 // Bounds of the settings.
@@ -111,6 +124,9 @@ func neverPorts(s *Settings, f *Facts) []never {
 	for i := range s.Workloads {
 		w := &s.Workloads[i]
 		out = append(out, never{w.OutboundPort, "an Envoy's"}, never{w.InboundPort, "an Envoy's"})
+		if w.DNSPort != 0 {
+			out = append(out, never{w.DNSPort, "an agent's, for DNS"})
+		}
 	}
 	return out
 }
@@ -138,8 +154,11 @@ func fixedPorts(s *Settings, f *Facts) []never {
 	return out
 }
 
-// dnsPorts are not captured where nobody declared the destination.
-func dnsPorts() []uint16 { return []uint16{53, 853} }
+// dnsPort is that of nameservers.
+const dnsPort = 53
+
+// dnsPorts are not captured by Envoy where nobody declared the destination.
+func dnsPorts() []uint16 { return []uint16{dnsPort, 853} }
 
 // check returns all that is wrong with settings.
 func (s *Settings) check(f *Facts) error {
@@ -164,7 +183,7 @@ func (s *Settings) check(f *Facts) error {
 		add("workloads: %d: write from 1 to %d workloads", n, maxWorkloads)
 		return errors.Join(errs...)
 	}
-	if n := max(len(s.Proxies), len(s.ExcludeUsers), len(s.ExcludePorts), len(s.ControlPlanePorts), len(s.Ranges), len(f.SSHPorts)); n > maxListed {
+	if n := max(len(s.Proxies), len(s.ExcludeUsers), len(s.ExcludePorts), len(s.ControlPlanePorts), len(s.Ranges), len(f.SSHPorts), len(f.Resolvers)); n > maxListed {
 		add("a list has %d values: write at most %d", n, maxListed)
 	}
 	if len(s.Proxies) == 0 {
@@ -251,7 +270,7 @@ func (s *Settings) checkWorkloads(f *Facts) error {
 				add("workload %q: port %d of its Envoy is one of workload %q already: each Envoy has ports of its own, such as outbound-port: 15011, inbound-port: 15016", w.Name, p, other)
 			}
 		}
-		errs = append(errs, s.checkUsers(w, users), s.checkPorts(w, f, ports))
+		errs = append(errs, s.checkUsers(w, users), s.checkPorts(w, f, ports), s.checkDNS(w, f, envoys))
 	}
 	return errors.Join(errs...)
 }
@@ -304,6 +323,36 @@ func (s *Settings) checkPorts(w *Workload, f *Facts, ports owners[uint16]) error
 		}
 		if other, taken := ports.take(p, w.Name); taken && other != w.Name {
 			add("workload %q: port %d is one of workload %q already: connections to a port can go to one Envoy only", w.Name, p, other)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkDNS is about the capture of DNS queries. envoys are the ports of Envoys and of agents' DNS.
+func (s *Settings) checkDNS(w *Workload, f *Facts, envoys owners[uint16]) error {
+	if w.DNSPort == 0 {
+		return nil
+	}
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if s.Outbound == OutboundAll {
+		add("workload %q: dns-port: with outbound: all it would take the queries of the host's own nameservers: write outbound: vip or uid, with users", w.Name)
+	} else if len(w.Users) == 0 {
+		add("workload %q: dns-port: the queries of users are captured, and there are none: write users", w.Name)
+	}
+	others := fixedPorts(s, f)
+	if w.DNSPort == dnsPort {
+		add("workload %q: dns-port 53: queries to it are what is captured: write the port of the agent's DNS, such as 15053", w.Name)
+	} else if i := slices.IndexFunc(others, func(n never) bool { return n.port == w.DNSPort }); i >= 0 {
+		add("workload %q: dns-port: port %d cannot be its agent's: it is %s", w.Name, w.DNSPort, others[i].of)
+	} else if _, taken := envoys.take(w.DNSPort, w.Name); taken {
+		add("workload %q: dns-port: port %d is an Envoy's or an agent's already: each has ports of its own, such as 15054", w.Name, w.DNSPort)
+	}
+	for _, u := range w.Users {
+		if u == 0 {
+			add("workload %q: dns-port: user root: nameservers of the host may run as root, and their queries would come back: run the application as a user of its own", w.Name)
+		} else if i := slices.IndexFunc(f.Resolvers, func(r Resolver) bool { return r.User == u }); i >= 0 {
+			add("workload %q: dns-port: user %d is that of %s, a nameserver of this host: its queries would come back to the agent: remove the user, or dns-port", w.Name, u, f.Resolvers[i].Name)
 		}
 	}
 	return errors.Join(errs...)

@@ -17,8 +17,8 @@ type statement interface {
 	exprs(sets map[string]*nftables.Set) []expr.Any
 }
 
-// tcp is the number of the protocol.
-const tcp = unix.IPPROTO_TCP
+// The numbers of the protocols.
+const tcp, udp = unix.IPPROTO_TCP, unix.IPPROTO_UDP
 
 // register is the kernel's register that every match uses.
 const register = 1
@@ -145,6 +145,27 @@ func (m lookup) text() string {
 func (m lookup) exprs(sets map[string]*nftables.Set) []expr.Any {
 	s := sets[m.set]
 	return append(m.field.load(), &expr.Lookup{SourceRegister: register, SetName: s.Name, SetID: s.ID, Invert: m.not})
+}
+
+// toPort matches a port of a protocol.
+type toPort struct {
+	proto byte // tcp or udp
+	port  uint16
+}
+
+func (m toPort) text() string {
+	if m.proto == udp {
+		return fmt.Sprintf("udp dport %d", m.port)
+	}
+	return fmt.Sprintf("tcp dport %d", m.port)
+}
+
+func (m toPort) exprs(map[string]*nftables.Set) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal(false, []byte{m.proto}),
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offsetPort, Len: sizePort},
+		equal(false, keyBytes(keyPort, uint32(m.port))),
+	}
 }
 
 // address matches an address of a range.

@@ -2,11 +2,13 @@ package dns
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -56,6 +58,8 @@ type Server struct {
 	log     *slog.Logger
 	forward *forwarder
 	servers []*mdns.Server // set by Listen
+	self    string         // the name that Answers asks for; constant
+	asked   atomic.Int64   // calls of Answers
 
 	queries, mesh, forwarded, refused, failed atomic.Uint64
 
@@ -81,7 +85,7 @@ func New(c Config) (*Server, error) {
 	if c.Stub == "" {
 		c.Stub = "/run/systemd/resolve/resolv.conf"
 	}
-	s := &Server{c: c, log: c.Logger.With("component", "agent/dns")}
+	s := &Server{c: c, log: c.Logger.With("component", "agent/dns"), self: strings.ToLower(rand.Text() + "." + rand.Text() + ".")}
 	s.forward = newForwarder(s)
 	return s, nil
 }
@@ -211,7 +215,9 @@ func accept(h mdns.Header) mdns.MsgAcceptAction {
 
 // serve answers one query.
 func (s *Server) serve(w mdns.ResponseWriter, q *mdns.Msg, udp bool) {
-	s.queries.Add(1)
+	if !s.isSelf(q.Question[0]) {
+		s.queries.Add(1)
+	}
 	reply := s.reply(q, udp)
 	if reply == nil {
 		return
@@ -239,6 +245,8 @@ func (s *Server) reply(q *mdns.Msg, udp bool) *mdns.Msg {
 	case question.Qclass != mdns.ClassINET || question.Qtype == mdns.TypeAXFR || question.Qtype == mdns.TypeIXFR:
 		reply.Rcode = mdns.RcodeRefused
 		s.refused.Add(1)
+	case s.isSelf(question):
+		reply.Rcode = mdns.RcodeNameError
 	case s.c.Table.answer(reply, question):
 		reply.Authoritative = true
 		s.mesh.Add(1)

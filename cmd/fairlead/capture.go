@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -84,10 +85,10 @@ func (f *captureFlags) prepare(cmd *cobra.Command) (*prepared, error) {
 		}
 		p.findings.Remarks = append(p.findings.Remarks, "the tables of this host were not compared: only root can read them")
 	}
-	if s.Mode == capture.Open {
+	if what := needsService(s); what != "" {
 		var service keeper.Status
 		if err := beat.Ask(cmd.Context(), filepath.Join(f.runDir, captureSocket), &service); err != nil && !errors.Is(err, fs.ErrPermission) {
-			p.findings.Remarks = append(p.findings.Remarks, "mode open: connections are captured while the service runs, and it does not: systemctl start fairlead-capture")
+			p.findings.Remarks = append(p.findings.Remarks, what+" are captured while the service runs, and it does not: systemctl start fairlead-capture")
 		}
 	}
 	for i := range s.Workloads {
@@ -100,6 +101,19 @@ func (f *captureFlags) prepare(cmd *cobra.Command) (*prepared, error) {
 		}
 	}
 	return p, nil
+}
+
+// needsService says what of settings is captured while the service runs; empty if nothing depends on
+// that.
+func needsService(s *capture.Settings) string {
+	switch {
+	case s.Mode == capture.Open:
+		return "mode open: connections"
+	case slices.ContainsFunc(s.Workloads, func(w capture.Workload) bool { return w.DNSPort != 0 }):
+		return "dns-port: DNS queries"
+	default:
+		return ""
+	}
 }
 
 // lookUpUser returns the number of a user.
@@ -234,7 +248,7 @@ func (p *prepared) apply(cmd *cobra.Command, stateDir string, within time.Durati
 	}
 	network, err := k.Prepare(p.table)
 	if err == nil {
-		err = k.Apply(p.table.With(within).Alive(func(port uint16) time.Duration { return before.Envoys[port] }))
+		err = k.Apply(p.table.With(within).Alive(func(port uint16) time.Duration { return before.Alive[port] }))
 	}
 	if err != nil {
 		if !before.Present {

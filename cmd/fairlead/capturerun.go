@@ -35,7 +35,8 @@ if another program changes or deletes it, or the routes of the virtual addresses
 counted. A table that was applied and is not confirmed in time is replaced by the one confirmed before.
 
 In open mode agents report to it that their Envoy is alive. Connections of a workload whose Envoy was not
-reported for 10 seconds go directly, also if this process is killed.
+reported for 10 seconds go directly, also if this process is killed. So do, in any mode, DNS queries of a
+workload whose agent was not reported to answer them.
 
 It needs CAP_NET_ADMIN, and no other capability. When it ends, the table stays.
 
@@ -121,6 +122,13 @@ func (f *captureFlags) status(ctx context.Context) (*captureStatus, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		st.Wrong = append(st.Wrong, err.Error())
 	}
+	if confirmed != nil {
+		others, err := conflicting(confirmed)
+		if err != nil {
+			return nil, err
+		}
+		st.Wrong = append(st.Wrong, others...)
+	}
 	var asked keeper.Status
 	err = beat.Ask(ctx, filepath.Join(f.runDir, captureSocket), &asked)
 	if err == nil {
@@ -128,6 +136,16 @@ func (f *captureFlags) status(ctx context.Context) (*captureStatus, error) {
 	}
 	st.Wrong = append(st.Wrong, st.wrong(confirmed, err)...)
 	return &st, nil
+}
+
+// conflicting says which captured ports another table redirects, since it was confirmed.
+func conflicting(confirmed *capture.Saved) ([]string, error) {
+	table, err := capture.Build(&confirmed.Settings, &confirmed.Facts)
+	if err != nil {
+		return []string{err.Error()}, nil
+	}
+	found, err := capture.Kernel{}.Inspect(table)
+	return found.Refused, err
 }
 
 // wrong says what is not as declared. noService is why the service did not answer, or nil.
@@ -146,8 +164,11 @@ func (st *captureStatus) wrong(confirmed *capture.Saved, noService error) []stri
 	if confirmed != nil && st.Capturing {
 		for i := range confirmed.Settings.Workloads {
 			w := &confirmed.Settings.Workloads[i]
-			if left, open := st.Envoys[w.OutboundPort]; open && left == 0 {
+			if left, open := st.Alive[w.OutboundPort]; open && left == 0 {
 				out = append(out, fmt.Sprintf("workload %s: connections go directly: no agent reports that its Envoy is alive", w.Name))
+			}
+			if left, dns := st.Alive[w.DNSPort]; dns && left == 0 {
+				out = append(out, fmt.Sprintf("workload %s: DNS queries go directly: no agent reports that it answers them at port %d (it needs --dns)", w.Name, w.DNSPort))
 			}
 		}
 	}
@@ -194,9 +215,10 @@ func (st *captureStatus) write(w io.Writer) {
 		}
 	}
 	for _, c := range []struct{ name, what string }{
-		{"outbound", "connections of this host to mesh addresses, those of other users included"},
-		{"inbound", "connections to this host, those to other ports included"},
-		{"self", "connections of Envoys to this host, those to other ports included"},
+		{"outbound", "connections of this host that went to Envoy"},
+		{"inbound", "connections from elsewhere that went to Envoy"},
+		{"self", "connections of Envoys to captured ports of this host, which went to Envoy"},
+		{"dns", "DNS queries that went to the agent; several of one socket count once"},
 		{"unanswered", "packets to virtual addresses that were refused, as they were not captured"},
 		{"direct", "connections to the ports of Envoy itself that were refused"},
 	} {

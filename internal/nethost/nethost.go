@@ -66,15 +66,15 @@ func New(tb testing.TB) *Host {
 // Program finds a program of the system, or of the project's tools.
 func Program(tb testing.TB, name string) string {
 	tb.Helper()
-	if name == "nft" {
-		own := filepath.Join(envoytest.ModuleRoot(tb), ".tools", "nftables-1.0.6", "nft")
+	if name == "nft" || name == "iptables" {
+		own := filepath.Join(envoytest.ModuleRoot(tb), ".tools", "nftables-1.0.6", name)
 		if _, err := os.Stat(own); err == nil {
 			return own
 		}
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		envoytest.Missing(tb, "%s is not installed: apt-get install iproute2 nftables", name)
+		envoytest.Missing(tb, "%s is not installed: apt-get install iproute2 nftables iptables", name)
 	}
 	return path
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,17 @@ import (
 // Wire counts the TCP packets from and to a port that an interface of the host sends and receives,
 // until the test ends.
 func (h *Host) Wire(device string, port uint16) func() int64 {
+	h.tb.Helper()
+	return h.wire(device, func(b []byte) bool { return isTCP(b, port) })
+}
+
+// WireTo is Wire for all packets from and to addresses.
+func (h *Host) WireTo(device string, ranges ...netip.Prefix) func() int64 {
+	h.tb.Helper()
+	return h.wire(device, func(b []byte) bool { return isOf(b, ranges) })
+}
+
+func (h *Host) wire(device string, counts func(packet []byte) bool) func() int64 {
 	h.tb.Helper()
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network order
 	fd := -1
@@ -50,13 +63,26 @@ func (h *Host) Wire(device string, port uint16) func() int64 {
 					return false
 				case err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENETDOWN): // an interface may come up later
 					return true
-				case err == nil && isTCP(b[:n], port):
+				case err == nil && counts(b[:n]):
 					count.Add(1)
 				}
 			}
 		})
 	})
 	return count.Load
+}
+
+// isOf reports whether an IP packet is from or to an address of ranges.
+func isOf(b []byte, ranges []netip.Prefix) bool {
+	const header4, header6 = 20, 40
+	var ends []netip.Addr
+	switch {
+	case len(b) >= header4 && b[0]>>4 == 4:
+		ends = []netip.Addr{netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))}
+	case len(b) >= header6 && b[0]>>4 == 6:
+		ends = []netip.Addr{netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))}
+	}
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return slices.ContainsFunc(ends, p.Contains) })
 }
 
 // isTCP reports whether an IP packet carries TCP from or to a port.

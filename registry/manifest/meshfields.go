@@ -105,7 +105,7 @@ var meshFields = []meshField{
 	{path: "defaultConfig.gatewayTopology.proxyProtocol", verdict: fieldInForce, restricts: true},
 	{path: "defaultConfig.holdApplicationUntilProxyStarts", verdict: fieldNoEffect, why: "it is about the containers of a pod; systemd orders the units of a host"},
 	{path: "defaultConfig.image", verdict: fieldNoEffect, why: noImage},
-	{path: "defaultConfig.interceptionMode", verdict: fieldNoEffect, why: "agents do not capture packets"},
+	{path: "defaultConfig.interceptionMode", verdict: fieldNoEffect, why: "the agent's flag --capture says whether packets are captured"},
 	{path: "defaultConfig.meshId", verdict: fieldNoEffect, why: oneCluster},
 	{path: "defaultConfig.privateKeyProvider", why: "Envoy uses private keys itself"},
 	{path: "defaultConfig.proxyAdminPort", verdict: fieldNoEffect, why: "Envoy's admin interface is a unix socket; the agent's flag --admin-address opens a port"},

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Installs the pinned nft of Debian 12 (amd64) into .tools/nftables-VERSION/nft, for tests.
+"""Installs the pinned nft and iptables (iptables-nft) of Debian 12 (amd64) into .tools/nftables-VERSION/, for tests.
 
     tools/nftables/install.py
 
-Fairlead itself needs no nft: the tests have it list and load tables, as people and firewalls do. On another system the tests
-use the nft in $PATH.
+Fairlead itself needs neither: the tests have them list and load tables, as people, firewalls and Docker do. On another system
+the tests use those in $PATH.
 """
 import os
 import sys
@@ -14,4 +14,4 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(HERE))
 import debian  # noqa: E402
 
-debian.install(HERE, 'nftables', {'nft': 'usr/sbin/nft'}, 'nftables')
+debian.install(HERE, 'nftables', {'nft': 'usr/sbin/nft', 'iptables': 'usr/sbin/iptables-nft'}, 'nftables and iptables')

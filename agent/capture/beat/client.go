@@ -21,17 +21,17 @@ const Every = 2 * time.Second
 // A report has so long to be sent; no reader takes longer than this that is alive.
 const sendTime = time.Second
 
-// Client reports that an Envoy is alive.
+// Client reports that an Envoy is alive, or that an agent answers DNS queries.
 type Client struct {
 	// Logger must be non-nil.
 	Logger *slog.Logger
 	// Path is the socket of the service.
 	Path string
-	// Port is that of Envoy for captured outbound connections.
+	// Port is that of Envoy for captured outbound connections, or of the agent's DNS.
 	Port uint16
 	// Every is the time between two reports; zero means [Every].
 	Every time.Duration
-	// Alive returns nil if Envoy serves; must be non-nil. It gets a second.
+	// Alive returns nil if what is at Port serves; must be non-nil. It gets a second.
 	Alive func(context.Context) error
 }
 
@@ -53,7 +53,7 @@ func (c *Client) Run(ctx context.Context) error {
 			var err error
 			if conn, err = c.report(ctx, conn); err != nil {
 				if omitted, ok := lines.Allow(time.Now()); ok && ctx.Err() == nil {
-					c.Logger.InfoContext(ctx, "no capture service; in open mode connections go directly", "path", c.Path, "err", err, "left_out", omitted)
+					c.Logger.InfoContext(ctx, "no capture service; in open mode connections go directly, and DNS queries do in any mode", "path", c.Path, "err", err, "left_out", omitted)
 				}
 				reported = false
 			} else if !reported {

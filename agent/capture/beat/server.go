@@ -19,7 +19,7 @@ import (
 
 // The messages: one line each.
 const (
-	aliveWord  = "alive " // and the port of Envoy for captured outbound connections
+	aliveWord  = "alive " // and the port of Envoy for captured outbound connections, or of the agent's DNS
 	statusWord = "status" // asks for the status, as JSON
 )
 
@@ -41,7 +41,7 @@ type Server struct {
 	Path string
 	// Allowed reports whether processes of a user may speak; must be non-nil.
 	Allowed func(uid uint32) bool
-	// Alive takes a report that the Envoy with this outbound port is alive; must be non-nil. It may
+	// Alive takes a report that what is at this port is alive; must be non-nil. It may
 	// be called from several goroutines.
 	Alive func(port uint16)
 	// Status returns what people get as JSON; must be non-nil.

@@ -71,8 +71,8 @@ type Keeper struct {
 	stale  bool   // routes or addresses may have changed
 	// inForce are the settings of the table in the kernel, confirmed or not; nil if there is none.
 	inForce *capture.Settings
-	// reports are when the Envoys of the workloads in force were reported as alive last, by
-	// outbound port.
+	// reports are when the Envoys of the workloads in force, and their agents' DNS, were reported as
+	// alive last, by outbound port and port of DNS.
 	reports map[uint16]time.Time
 }
 

@@ -42,20 +42,23 @@ func (k *Keeper) put(s *capture.Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.inForce = s
-	maps.DeleteFunc(k.reports, func(port uint16, _ time.Time) bool { return !open(s, port) })
+	maps.DeleteFunc(k.reports, func(port uint16, _ time.Time) bool { return !switched(s, port) })
 }
 
-// open reports whether settings are those of open mode, with a workload of this outbound port.
-func open(s *capture.Settings, port uint16) bool {
-	return s != nil && s.Mode == capture.Open && slices.ContainsFunc(s.Workloads, func(w capture.Workload) bool { return w.OutboundPort == port })
+// switched reports whether anything of what settings capture depends on reports of a port: Envoy's
+// outbound port in open mode, or that of an agent's DNS.
+func switched(s *capture.Settings, port uint16) bool {
+	return s != nil && slices.ContainsFunc(s.Workloads, func(w capture.Workload) bool {
+		return s.Mode == capture.Open && w.OutboundPort == port || w.DNSPort != 0 && w.DNSPort == port
+	})
 }
 
-// alive takes a report. In closed mode nobody needs it, and one of a workload that is not there
-// is nothing: no report widens what is captured.
+// alive takes a report of an Envoy, or of an agent's DNS. One that nothing depends on is nothing: no
+// report widens what is captured.
 func (k *Keeper) alive(port uint16) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !open(k.inForce, port) {
+	if !switched(k.inForce, port) {
 		return
 	}
 	if k.reports == nil {
@@ -82,7 +85,7 @@ func (k *Keeper) reported(port uint16) time.Duration {
 // left is what reported is, for a table that is loaded now: what an earlier process knew is still
 // in the kernel.
 func (k *Keeper) left(s *capture.Settings) (func(uint16) time.Duration, error) {
-	if s.Mode != capture.Open {
+	if s.Mode != capture.Open && !slices.ContainsFunc(s.Workloads, func(w capture.Workload) bool { return w.DNSPort != 0 }) {
 		return k.reported, nil
 	}
 	st, err := k.c.Kernel.State()
@@ -90,7 +93,7 @@ func (k *Keeper) left(s *capture.Settings) (func(uint16) time.Duration, error) {
 		return nil, err
 	}
 	return func(port uint16) time.Duration {
-		return max(k.reported(port), min(st.Envoys[port], capture.OpenTimeout))
+		return max(k.reported(port), min(st.Alive[port], capture.OpenTimeout))
 	}, nil
 }
 
@@ -131,16 +134,23 @@ func (k *Keeper) beat(ctx context.Context) {
 	}
 }
 
-// envoysLocked are the workloads of open mode, by name; whether their Envoys are reported as alive.
-// k.mu is held.
-func (k *Keeper) envoysLocked() map[string]bool {
-	if k.inForce == nil || k.inForce.Mode != capture.Open {
+// reportedLocked are the workloads by name of which something depends on reports, at the port of
+// each; whether it is reported as alive. k.mu is held.
+func (k *Keeper) reportedLocked(portOf func(*capture.Workload) uint16) map[string]bool {
+	if k.inForce == nil {
 		return nil
 	}
-	out := map[string]bool{}
+	var out map[string]bool
 	for i := range k.inForce.Workloads {
 		w := &k.inForce.Workloads[i]
-		last, ok := k.reports[w.OutboundPort]
+		port := portOf(w)
+		if !switched(k.inForce, port) {
+			continue
+		}
+		if out == nil {
+			out = map[string]bool{}
+		}
+		last, ok := k.reports[port]
 		out[w.Name] = ok && time.Since(last) < capture.OpenTimeout
 	}
 	return out

@@ -30,6 +30,9 @@ type Status struct {
 	// Envoys are, in open mode, the workloads by name, and whether their Envoys are reported as
 	// alive: connections of the others go directly.
 	Envoys map[string]bool `json:"envoys,omitempty"`
+	// DNS are the workloads whose DNS queries are captured, by name, and whether their agents are
+	// reported to answer: queries of the others go directly.
+	DNS map[string]bool `json:"dns,omitempty"`
 	// Fight says that another program changes the table again and again; empty if none does.
 	Fight string `json:"fight,omitempty"`
 	// Problem is why capture is not as declared, or empty.
@@ -69,7 +72,8 @@ func (k *Keeper) Status() Status {
 	defer k.mu.Unlock()
 	s := k.status
 	s.Mended = maps.Clone(s.Mended)
-	s.Envoys = k.envoysLocked()
+	s.Envoys = k.reportedLocked(func(w *capture.Workload) uint16 { return w.OutboundPort })
+	s.DNS = k.reportedLocked(func(w *capture.Workload) uint16 { return w.DNSPort })
 	if s.Fight != "" && time.Since(s.mendedAt) > peace {
 		s.Fight = ""
 	}

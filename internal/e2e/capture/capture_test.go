@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead/fairlead/agent/capture"
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/nethost"
 )
 
 // TestClosedMode: whatever is killed, an application's connections go through Envoy or are refused;
@@ -101,6 +102,34 @@ func TestOpenMode(t *testing.T) {
 	h.want(refused, orders, web)
 	h.service()
 	h.want(orders, orders, web)
+}
+
+// TestPublishedLater: a port that another program publishes is refused by apply, and named by status
+// if it is captured already.
+func TestPublishedLater(t *testing.T) {
+	h := newHost(t)
+	h.service()
+	h.declare(capture.Closed)
+	h.awaitWell()
+	iptables := func(rule string) {
+		t.Helper()
+		nethost.Run(t, nethost.Program(t, "ip"), append([]string{"netns", "exec", h.Name, nethost.Program(t, "iptables")}, strings.Fields(rule)...)...)
+	}
+	publish := fmt.Sprintf("PREROUTING -t nat -p tcp --dport %d -j DNAT --to-destination 172.17.0.2:80", webPort)
+	iptables("-A " + publish)
+	const says = "port 8080: table ip nat, chain PREROUTING redirects it already"
+	if out, code := h.status(); code != 1 || !strings.Contains(out, "not as declared: "+says) {
+		t.Errorf("%d %s", code, out)
+	}
+	if out, code := h.cli("plan", "--capture-file", h.dir("capture.yaml"), "--capture-run-dir", h.dir("capture")); code != 1 || !strings.Contains(out, "refused: "+says) {
+		t.Errorf("%d %s", code, out)
+	}
+	if out, code := h.cli(h.flags("apply", "--capture-file", h.dir("capture.yaml"), "--capture-run-dir", h.dir("capture"))...); code != 1 || !strings.Contains(out, says) || strings.Contains(out, "applied") {
+		t.Errorf("%d %s", code, out)
+	}
+	h.peer.Want(otherUser, h.web(), refused) // still captured, and no Envoy runs
+	iptables("-D " + publish)
+	h.awaitWell()
 }
 
 // awaitWell waits until status says that all is as declared.

@@ -156,11 +156,12 @@ func (h *host) service() *meshtest.Process {
 	return p
 }
 
-// declare applies and confirms settings.
-func (h *host) declare(mode capture.Mode) {
+// declare applies and confirms settings, with more of them of the workload.
+func (h *host) declare(mode capture.Mode, more ...string) {
 	h.t.Helper()
 	path := h.dir("capture.yaml")
-	content := fmt.Sprintf("mode: %s\noutbound: uid\nproxy-users: [%d]\nworkloads: [{name: web, users: [%d], ports: [%d]}]\n", mode, proxyUser, appUser, webPort)
+	content := fmt.Sprintf("mode: %s\noutbound: uid\nproxy-users: [%d]\nworkloads: [{name: web, users: [%d], ports: [%d]%s}]\n",
+		mode, proxyUser, appUser, webPort, strings.Join(append([]string{""}, more...), ", "))
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
@@ -175,9 +176,8 @@ func (h *host) declare(mode capture.Mode) {
 }
 
 // startAgent starts the agent of web, with its own user, and waits until its Envoy serves.
-func (h *host) startAgent() {
+func (h *host) startAgent(args ...string) {
 	h.t.Helper()
-	args := []string{}
 	if h.agent == nil {
 		token := h.dir("token")
 		if err := os.WriteFile(token, []byte(h.Token("--host", "web", "--workload", "shop/web")), 0o600); err != nil {
