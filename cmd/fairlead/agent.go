@@ -133,6 +133,9 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.cfg.Capture && f.cfg.CaptureSocket != "" {
+		page.shared.MustRegister(newCaptureCollector(askService(f.cfg.CaptureSocket)))
+	}
 	ask := func(what func(context.Context) []string) func() []string {
 		return func() []string {
 			ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)

@@ -24,9 +24,18 @@ func (k *Keeper) serve(ctx context.Context) error {
 		return fmt.Errorf("making the directory of the socket: %w", err)
 	}
 	s := beat.Server{
-		Logger: k.log, Path: k.c.Socket, Allowed: k.allowed, Alive: k.alive, Status: func() any { return k.Status() },
+		Logger: k.log, Path: k.c.Socket, Allowed: k.allowed, Alive: k.alive, Status: func() any { return k.answer() },
 	}
 	return s.Run(ctx)
+}
+
+// answer is the status for agents and people, with what the kernel has counted.
+func (k *Keeper) answer() Status {
+	s := k.Status()
+	if st, err := k.c.Kernel.State(); err == nil {
+		s.Counts = st.Counts
+	}
+	return s
 }
 
 // allowed reports whether processes of a user may speak: root, and the users that Envoys and
@@ -126,7 +135,18 @@ func (k *Keeper) beat(ctx context.Context) {
 			continue
 		}
 		// Without a table there is nothing to capture: it is put back with what is known.
-		if err := k.c.Kernel.Beat(of); err != nil && !errors.Is(err, capture.ErrNoTable) {
+		err := k.c.Kernel.Beat(of)
+		if errors.Is(err, capture.ErrNoTable) {
+			continue
+		}
+		k.setStatus(func(s *Status) {
+			if err != nil {
+				s.FailedBeats++
+			} else {
+				s.Beats++
+			}
+		})
+		if err != nil {
 			if omitted, ok := k.lines.Allow(time.Now()); ok {
 				k.log.ErrorContext(ctx, "keeping capture on failed; connections go directly soon", "err", err, "left_out", omitted)
 			}

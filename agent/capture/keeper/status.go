@@ -33,6 +33,12 @@ type Status struct {
 	// DNS are the workloads whose DNS queries are captured, by name, and whether their agents are
 	// reported to answer: queries of the others go directly.
 	DNS map[string]bool `json:"dns,omitempty"`
+	// Beats count how often the kernel was told to go on capturing what is reported as alive, and
+	// FailedBeats how often that failed.
+	Beats       uint64 `json:"beats,omitempty"`
+	FailedBeats uint64 `json:"failed_beats,omitempty"`
+	// Counts are connections by counter of the table, as the kernel has them now; nil if there is none.
+	Counts map[string]uint64 `json:"counts,omitempty"`
 	// Fight says that another program changes the table again and again; empty if none does.
 	Fight string `json:"fight,omitempty"`
 	// Problem is why capture is not as declared, or empty.

@@ -33,6 +33,12 @@ func TestClosedMode(t *testing.T) {
 	if out, code := h.status(); code != 0 || !strings.Contains(out, "put back: the table 1 times") {
 		t.Errorf("%d %s", code, out)
 	}
+	metrics, err := h.Admin("web", "/metrics")
+	for _, want := range []string{`fairlead_capture_service_up 1`, `fairlead_capture_table_kept 1`, `fairlead_capture_restored_total{what="table"} 1`, `fairlead_capture_connections_total{what="outbound"} `} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %s: %v\n%s", want, err, metrics)
+		}
+	}
 
 	h.killAgent()
 	h.want(orders, orders, web)
