@@ -61,7 +61,7 @@ func TestFaultsNameTestsThatExist(t *testing.T) {
 		rows int // at least
 	}{
 		"faults.md":         {[]string{"../internal/e2e/*", "../cmd/fairlead/internal/server"}, 20},
-		"capture-faults.md": {[]string{"../agent/capture", "../agent/capture/keeper", "../internal/e2e/capture", "../xds/envoy", "../xds/view", "../registry/analysis"}, 35},
+		"capture-faults.md": {[]string{"../agent/capture", "../agent/capture/keeper", "../internal/e2e/capture", "../xds/envoy", "../xds/view", "../registry/analysis", "../cmd/fairlead"}, 35},
 	} {
 		content, err := os.ReadFile(page)
 		if err != nil {

@@ -9,8 +9,12 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// codeCannotCall: a proxy has neither outbound listeners nor capture.
-const codeCannotCall = codes.CannotCall
+const (
+	// codeCannotCall: a proxy has neither outbound listeners nor capture.
+	codeCannotCall = codes.CannotCall
+	// codeHeardLate: clients without mTLS wait for a server that speaks first.
+	codeHeardLate = codes.HeardLate
+)
 
 // cannotCall finds the workloads whose proxies nothing can call through: it makes the view of
 // each, as a server does for an agent of this release. Workloads of one Sidecar are one finding.
@@ -39,6 +43,17 @@ func cannotCall(s *mesh.Snapshot) (findings []finding) {
 			message += " (workloads: " + someOf(found[at]) + ")"
 		}
 		findings = append(findings, findingOf(manifest.Fault{Origin: at.Origin, Key: at.Key, Code: codeCannotCall, Severity: manifest.Warning, Message: message}))
+	}
+	return findings
+}
+
+// heardLate finds ports at which clients without mTLS wait for a server that speaks first.
+func heardLate(s *mesh.Snapshot) (findings []finding) {
+	var settings view.Settings
+	for _, h := range settings.NewIndex(s).HeardLate() {
+		message := fmt.Sprintf("%s:%d: the server probably speaks first, and port %d of its workloads is PERMISSIVE: clients without mTLS hear it only after 1 s where packets are captured, and after 15 s elsewhere. "+
+			"Set the port to STRICT, or to DISABLE, by portLevelMtls of a PeerAuthentication", h.Service.Hostname, h.Port.Number, h.Target)
+		findings = append(findings, findingOf(manifest.Fault{Origin: h.Service.Origin, Key: h.Service.Key, Code: codeHeardLate, Severity: manifest.Warning, Message: message}))
 	}
 	return findings
 }

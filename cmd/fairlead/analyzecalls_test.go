@@ -55,6 +55,59 @@ func TestAnalyzeFindsWhatCannotCall(t *testing.T) {
 	}
 }
 
+const speaking = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: mail, namespace: shop}
+spec:
+  hosts: [mail.shop.internal]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: $port, name: $name, protocol: $protocol, targetPort: 2525}]
+  workloadSelector: {labels: {app: mail}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: mail-1, namespace: shop, labels: {app: mail}}
+spec: {address: 10.0.0.2, serviceAccount: mail}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: mail-2, namespace: shop, labels: {app: mail}}
+spec: {address: 10.0.0.3, serviceAccount: mail}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: mail, namespace: shop}
+spec: {selector: {matchLabels: {app: mail}}, mtls: {mode: $mode}, portLevelMtls: {2525: {mode: $at}}}
+`
+
+// TestAnalyzeFindsServersThatAreHeardLate: a server that speaks first, at a port that takes plaintext
+// and mTLS. STRICT and DISABLE, of the port or of all ports, are the cures.
+func TestAnalyzeFindsServersThatAreHeardLate(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		port, name, protocol, mode, at string
+		want                           bool
+	}{
+		{"25", "tcp", "TCP", "PERMISSIVE", "PERMISSIVE", true},
+		{"26", "tcp-smtp", "TCP", "PERMISSIVE", "PERMISSIVE", true},
+		{"26", "db", "MySQL", "STRICT", "PERMISSIVE", true},
+		{"25", "tcp", "TCP", "UNSET", "UNSET", true},
+		{"25", "tcp", "TCP", "PERMISSIVE", "STRICT", false},
+		{"25", "tcp", "TCP", "PERMISSIVE", "DISABLE", false},
+		{"25", "tcp", "TCP", "STRICT", "UNSET", false},
+		{"26", "tcp", "TCP", "PERMISSIVE", "PERMISSIVE", false},
+		{"25", "http", "HTTP", "PERMISSIVE", "PERMISSIVE", false},
+		{"25", "tls-smtp", "TLS", "PERMISSIVE", "PERMISSIVE", false},
+	} {
+		text := strings.NewReplacer("$port", c.port, "$name", c.name, "$protocol", c.protocol, "$mode", c.mode, "$at", c.at).Replace(speaking)
+		code, out, errs := cli(t, "analyze", write(t, text))
+		if n := strings.Count(out, "warning [FL0263] ServiceEntry shop/mail: mail.shop.internal:"+c.port+": the server probably speaks first, and port 2525 of its workloads is PERMISSIVE"); n != 0 != c.want || n > 1 || code != 0 {
+			t.Errorf("%+v: exit code %d, %d warnings\n%s%s", c, code, n, out, errs)
+		}
+	}
+}
+
 // TestValidateWarnsOfPolicies that are valid and do something else than they say.
 func TestValidateWarnsOfPolicies(t *testing.T) {
 	t.Parallel()

@@ -80,6 +80,7 @@ const (
 // Codes of the mesh as proxies see it.
 const (
 	CannotCall = "FL0242"
+	HeardLate  = "FL0263"
 )
 
 // Codes of texts with objects in them, of any source.
