@@ -14,7 +14,7 @@ import (
 )
 
 // nameserver answers DNS queries at addresses of the host, by UDP and TCP: with its name.
-func (h *host) nameserver(name string, addresses ...string) {
+func (h *host) nameserver(name string, uid int, addresses ...string) {
 	h.t.Helper()
 	handler := mdns.HandlerFunc(func(w mdns.ResponseWriter, q *mdns.Msg) {
 		m := new(mdns.Msg)
@@ -25,7 +25,7 @@ func (h *host) nameserver(name string, addresses ...string) {
 	for _, at := range addresses {
 		var p net.PacketConn
 		var l net.Listener
-		h.As(0, func() {
+		h.As(uid, func() {
 			var lc net.ListenConfig
 			var err, err2 error
 			p, err = lc.ListenPacket(h.t.Context(), "udp", at)
@@ -47,30 +47,105 @@ func (h *host) nameserver(name string, addresses ...string) {
 
 // resolve asks a nameserver, by UDP or TCP, and returns who answers.
 func (h *host) resolve(uid int, network, at string) (answer string) {
+	c := h.dial(uid, network, at, nil)
+	if c == nil {
+		return "error"
+	}
+	defer func() { _ = c.Close() }()
+	return who(c)
+}
+
+// dial connects to a nameserver, from an address, which may be nil.
+func (h *host) dial(uid int, network, at string, from net.Addr) (c *mdns.Conn) {
 	h.As(uid, func() {
-		const patience = 3 * time.Second
-		answer = "error"
-		conn, err := (&net.Dialer{Timeout: patience}).DialContext(context.WithoutCancel(h.t.Context()), network, at)
-		if err != nil {
-			return
-		}
-		c := &mdns.Conn{Conn: conn}
-		defer func() { _ = c.Close() }()
-		_ = c.SetDeadline(time.Now().Add(patience))
-		m := new(mdns.Msg)
-		m.SetQuestion("api.lab.", mdns.TypeTXT)
-		if c.WriteMsg(m) != nil {
-			return
-		}
-		r, err := c.ReadMsg()
-		if err != nil || len(r.Answer) != 1 || r.Id != m.Id {
-			return
-		}
-		if txt, ok := r.Answer[0].(*mdns.TXT); ok {
-			answer = txt.Txt[0]
+		if conn, err := (&net.Dialer{Timeout: time.Second, LocalAddr: from}).DialContext(context.WithoutCancel(h.t.Context()), network, at); err == nil {
+			c = &mdns.Conn{Conn: conn}
 		}
 	})
-	return answer
+	return c
+}
+
+// who asks who answers.
+func who(c *mdns.Conn) string {
+	const patience = 3 * time.Second
+	_ = c.SetDeadline(time.Now().Add(patience))
+	m := new(mdns.Msg)
+	m.SetQuestion("api.lab.", mdns.TypeTXT)
+	if c.WriteMsg(m) != nil {
+		return "error"
+	}
+	r, err := c.ReadMsg()
+	if err != nil || len(r.Answer) != 1 || r.Id != m.Id {
+		return "error"
+	}
+	if txt, ok := r.Answer[0].(*mdns.TXT); ok {
+		return txt.Txt[0]
+	}
+	return "no text"
+}
+
+// TestSocketsOfDNSAreToldApart: the kernel remembers for a while where the queries of a port went. A
+// socket with the same port goes where it shall nevertheless: one of another user, or once the agent
+// answers or is dead. So does a socket that stays open.
+func TestSocketsOfDNSAreToldApart(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 89)
+	h.nameserver("agent", proxyUser, "127.0.0.1:15053", "[::1]:15053")
+	h.nameserver("other agent", proxyUser, "127.0.0.1:15054", "[::1]:15054")
+	peer.nameserver("peer", 0, "10.89.0.2:53", "[fd00:89::2]:53")
+	h.capture(build(t, func(s *Settings) {
+		s.Workloads[0].DNSPort = 15053
+		s.Workloads = append(s.Workloads, Workload{Name: "db", Users: []uint32{22002}, OutboundPort: 15011, InboundPort: 15016, DNSPort: 15054})
+	}))
+	for at, from := range map[string]string{"10.89.0.2:53": "10.89.0.1:40053", "[fd00:89::2]:53": "[fd00:89::1]:40053"} {
+		own, err := net.ResolveUDPAddr("udp", from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		once := func(uid int, want string) {
+			t.Helper()
+			var c *mdns.Conn
+			envoytest.Eventually(t, envoytest.Patience, func() error { // a process that begins has the last socket for a moment
+				if c = h.dial(uid, "udp", at, own); c == nil {
+					return fmt.Errorf("no socket at %s", own)
+				}
+				return nil
+			})
+			defer func() { _ = c.Close() }()
+			if got := who(c); got != want {
+				t.Errorf("user %d asks %s: %q answers, want %q", uid, at, got, want)
+			}
+		}
+		switchTo := func(on bool) {
+			t.Helper()
+			for _, port := range []uint16{15053, 15054} {
+				if !on {
+					h.NFT("", "flush", "set", "inet", Table, aliveOf+portText(port))
+				} else if err := h.kernel().Beat(map[uint16]time.Duration{port: time.Hour}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		kept := h.dial(appUser, "udp", at, nil)
+		for range 2 {
+			switchTo(false)
+			once(appUser, "peer")
+			once(otherUser, "peer")
+			if got := who(kept); got != "peer" {
+				t.Errorf("the open socket: %q", got)
+			}
+			switchTo(true)
+			once(appUser, "agent")
+			once(22002, "other agent")
+			once(otherUser, "peer")
+			once(appUser, "agent")
+			if got := who(kept); got != "agent" {
+				t.Errorf("the open socket: %q", got)
+			}
+		}
+		_ = kept.Close()
+	}
 }
 
 // TestCapturesDNS: queries of declared users go to their agent while it answers, for whatever
@@ -80,10 +155,10 @@ func TestCapturesDNS(t *testing.T) {
 	t.Parallel()
 	h, peer := newHost(t), newHost(t)
 	link(h, peer, 88)
-	h.nameserver("agent", "127.0.0.1:15053", "[::1]:15053")
-	h.nameserver("other agent", "127.0.0.1:15054", "[::1]:15054")
-	h.nameserver("stub", "127.0.0.53:53")
-	peer.nameserver("peer", "10.88.0.2:53", "[fd00:88::2]:53", "10.88.0.2:54")
+	h.nameserver("agent", proxyUser, "127.0.0.1:15053", "[::1]:15053")
+	h.nameserver("other agent", proxyUser, "127.0.0.1:15054", "[::1]:15054")
+	h.nameserver("stub", 0, "127.0.0.53:53")
+	peer.nameserver("peer", 0, "10.88.0.2:53", "[fd00:88::2]:53", "10.88.0.2:54")
 	r := build(t, func(s *Settings) {
 		s.ExcludeUsers = []uint32{102}
 		s.Workloads[0].DNSPort = 15053

@@ -25,6 +25,9 @@ const OpenTimeout = 10 * time.Second
 // loaded first.
 const natPriority = -105
 
+// rawPriority is before conntrack.
+const rawPriority = -300
+
 // highestUser is what it says: one more means no user.
 const highestUser = noUser - 1
 
@@ -92,7 +95,7 @@ const (
 	usersOf, portsOf, aliveOf                                                             = "users_", "ports_", "alive_" // of the Envoy, or the agent's DNS, at a port
 	counterOutbound, counterInbound, counterSelf, counterVIPs, counterDirect              = "outbound", "inbound", "self", "unanswered", "direct"
 	chainOutput, chainToEnvoy, chainFromProxy, chainPrerouting                            = "output", "to_envoy", "from_proxy", "prerouting"
-	chainUnanswered, chainDirect, chainDNS, counterDNS                                    = "unanswered", "direct", "dns", "dns"
+	chainUnanswered, chainDirect, chainZones, chainDNS, counterDNS                        = "unanswered", "direct", "dns_zones", "dns", "dns"
 )
 
 // Build makes the table for a host. It fails with all that is wrong with the settings. The same
@@ -115,8 +118,8 @@ func Build(s *Settings, f *Facts) (*Ruleset, error) {
 	slices.Sort(r.envoys)
 	r.sets = s.sets(f, r)
 	r.chains = []chain{s.output(), s.toEnvoy(), s.fromProxy(), s.prerouting(), unanswered(), direct(r.envoys)}
-	if c, some := s.dns(); some {
-		r.chains, r.counters = append(r.chains, c), append(r.counters, counterDNS)
+	if chains := s.dns(); len(chains) > 0 {
+		r.chains, r.counters = append(r.chains, chains...), append(r.counters, counterDNS)
 	}
 	for i := range r.chains {
 		r.chains[i].rules = mark(r.chains[i].rules)
@@ -305,26 +308,40 @@ func direct(envoys []uint16) chain {
 // dns sends the DNS queries of workloads that want it to their agents, while these answer, whatever
 // mode Envoys have: a dead agent must not take the names of its host away. It comes before the chain
 // that captures connections, and has no exception for 127.0.0.0/8, where the stub of systemd-resolved
-// is. It reports whether there is anything to do.
-func (s *Settings) dns() (c chain, some bool) {
-	c = chain{name: chainDNS, kind: nftables.ChainTypeNAT, hook: "output", priority: natPriority - 1, rules: []rule{
+// is. It returns nothing if there is nothing to do.
+//
+// Queries by UDP are in a zone of conntrack of their own, and so are the agent's answers: a socket may
+// have the port that another one had some seconds ago, of another user, or before the agent answered or
+// was dead, and what conntrack remembers would decide where its query goes.
+func (s *Settings) dns() []chain {
+	notOurs := []rule{
 		{lookup{field: fieldUID, set: setProxies}, verdict{kind: ret}},
 		{lookup{field: fieldUID, set: setExcluded}, verdict{kind: ret}},
-	}}
+	}
+	var zones, answers, redirects []rule
 	for i := range s.Workloads {
 		w := &s.Workloads[i]
 		if w.DNSPort == 0 {
 			continue
 		}
+		query := func(proto byte) rule {
+			return rule{
+				lookup{field: fieldL4Proto, set: aliveOf + portText(w.DNSPort)}, lookup{field: fieldUID, set: usersOf + portText(w.OutboundPort)}, portOf{proto: proto, port: dnsPort},
+			}
+		}
+		answers = append(answers, rule{portOf{proto: udp, source: true, port: w.DNSPort}, lookup{field: fieldUID, set: setProxies}, setZone(w.DNSPort)})
+		zones = append(zones, append(query(udp), setZone(w.DNSPort)))
 		for _, proto := range []byte{udp, tcp} {
-			some = true
-			c.rules = append(c.rules, rule{
-				lookup{field: fieldL4Proto, set: aliveOf + portText(w.DNSPort)}, lookup{field: fieldUID, set: usersOf + portText(w.OutboundPort)},
-				toPort{proto: proto, port: dnsPort}, counter(counterDNS), redirect(w.DNSPort),
-			})
+			redirects = append(redirects, append(query(proto), counter(counterDNS), redirect(w.DNSPort)))
 		}
 	}
-	return c, some
+	if len(redirects) == 0 {
+		return nil
+	}
+	return []chain{
+		{name: chainZones, kind: nftables.ChainTypeFilter, hook: "output", priority: rawPriority, rules: slices.Concat(answers, notOurs, zones)},
+		{name: chainDNS, kind: nftables.ChainTypeNAT, hook: "output", priority: natPriority - 1, rules: slices.Concat(notOurs, redirects)},
+	}
 }
 
 // alive is the set that switches capture on and off.

@@ -147,24 +147,45 @@ func (m lookup) exprs(sets map[string]*nftables.Set) []expr.Any {
 	return append(m.field.load(), &expr.Lookup{SourceRegister: register, SetName: s.Name, SetID: s.ID, Invert: m.not})
 }
 
-// toPort matches a port of a protocol.
-type toPort struct {
-	proto byte // tcp or udp
-	port  uint16
+// portOf matches the destination port, or the source port, of a protocol.
+type portOf struct {
+	proto  byte // tcp or udp
+	source bool
+	port   uint16
 }
 
-func (m toPort) text() string {
+func (m portOf) text() string {
+	proto, end := "tcp", "dport"
 	if m.proto == udp {
-		return fmt.Sprintf("udp dport %d", m.port)
+		proto = "udp"
 	}
-	return fmt.Sprintf("tcp dport %d", m.port)
+	if m.source {
+		end = "sport"
+	}
+	return fmt.Sprintf("%s %s %d", proto, end, m.port)
 }
 
-func (m toPort) exprs(map[string]*nftables.Set) []expr.Any {
+func (m portOf) exprs(map[string]*nftables.Set) []expr.Any {
+	p := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offsetPort, Len: sizePort}
+	if m.source {
+		p.Offset = 0
+	}
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal(false, []byte{m.proto}),
-		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offsetPort, Len: sizePort},
-		equal(false, keyBytes(keyPort, uint32(m.port))),
+		p, equal(false, keyBytes(keyPort, uint32(m.port))),
+	}
+}
+
+// setZone has conntrack keep a packet's connection apart from those of other zones, of which some may
+// have the same addresses and ports.
+type setZone uint16
+
+func (m setZone) text() string { return fmt.Sprintf("ct zone set %d", uint16(m)) }
+
+func (m setZone) exprs(map[string]*nftables.Set) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: register, Data: binary.NativeEndian.AppendUint16(nil, uint16(m))},
+		&expr.Ct{Key: expr.CtKeyZONE, Register: register, SourceRegister: true},
 	}
 }
 

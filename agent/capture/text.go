@@ -118,6 +118,8 @@ func (c *chain) priorityText() string {
 	switch {
 	case c.kind == nftables.ChainTypeFilter && c.priority == 0:
 		return "filter"
+	case c.priority == rawPriority:
+		return "raw"
 	case c.hook == "prerouting" && c.priority == natPriority:
 		return "dstnat - 5"
 	default:

@@ -52,7 +52,7 @@ func (c *captureCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (c *captureCollector) Collect(ch chan<- prometheus.Metric) {
 	const patience = time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:forbidigo // the interface has none
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // the interface has none
 	defer cancel()
 	s, err := c.ask(ctx)
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {

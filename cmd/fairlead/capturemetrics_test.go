@@ -30,11 +30,11 @@ func TestCaptureMetrics(t *testing.T) {
 		out := map[string]float64{}
 		for _, f := range list {
 			for _, m := range f.GetMetric() {
-				name := strings.TrimPrefix(f.GetName(), "fairlead_capture_")
+				name := []string{strings.TrimPrefix(f.GetName(), "fairlead_capture_")}
 				for _, l := range m.GetLabel() {
-					name += " " + l.GetValue()
+					name = append(name, l.GetValue())
 				}
-				out[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				out[strings.Join(name, " ")] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			}
 		}
 		return out

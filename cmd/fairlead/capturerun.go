@@ -142,7 +142,7 @@ func (f *captureFlags) status(ctx context.Context) (*captureStatus, error) {
 func conflicting(confirmed *capture.Saved) ([]string, error) {
 	table, err := capture.Build(&confirmed.Settings, &confirmed.Facts)
 	if err != nil {
-		return []string{err.Error()}, nil
+		return nil, fmt.Errorf("reading the confirmed settings: %w", err)
 	}
 	found, err := capture.Kernel{}.Inspect(table)
 	return found.Refused, err

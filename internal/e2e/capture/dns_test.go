@@ -110,7 +110,7 @@ func TestDNSIsCaptured(t *testing.T) {
 		return r
 	}, "127.0.0.99:53")
 	conf := h.dir("resolv.conf")
-	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.99\nnameserver "+h.ip(2)+"\n"), 0o644); err != nil { //nolint:gosec // the agent's user reads it
+	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.99\nnameserver "+h.ip(2)+"\n"), 0o644); err != nil { // the agent's user reads it
 		t.Fatal(err)
 	}
 	h.service()
