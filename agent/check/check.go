@@ -51,6 +51,10 @@ type Input struct {
 	Ports, Usual []netip.AddrPort
 	// Ask asks the running agent. It returns an error if none runs.
 	Ask func(ctx context.Context) (Agent, error)
+	// AskCapture asks the kernel and the service what is captured; nil means that nobody is asked.
+	AskCapture func(ctx context.Context) (Capture, error)
+	// Version is that of this program.
+	Version string
 	// Now is the host's clock.
 	Now func() time.Time
 }
@@ -61,6 +65,8 @@ type Agent struct {
 	Server string
 	// NotReady says why the workload cannot be reached, and Problems what else needs action.
 	NotReady, Problems []string
+	// Version is the agent's, and Envoy the one of its Envoy; empty if it does not say.
+	Version, Envoy string
 }
 
 // run is one run of all checks.
@@ -68,7 +74,9 @@ type run struct {
 	Input
 	agent    Agent
 	agentErr error
-	found    []Finding
+	// installed is the version of the Envoy that the agent would start, or empty.
+	installed string
+	found     []Finding
 }
 
 func (r *run) add(check string, s State, what, do string) {
@@ -80,7 +88,7 @@ func Run(ctx context.Context, in Input) []Finding {
 	r := &run{Input: in}
 	r.agent, r.agentErr = in.Ask(ctx)
 	for _, c := range []func(context.Context){
-		r.agentRuns, r.clock, r.disk, r.identity, r.address, r.servers, r.names, r.envoy, r.ports, r.privilege, r.security,
+		r.agentRuns, r.clock, r.disk, r.identity, r.address, r.servers, r.names, r.envoy, r.versions, r.ports, r.privilege, r.security, r.capture,
 	} {
 		c(ctx)
 	}

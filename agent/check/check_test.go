@@ -129,9 +129,23 @@ func TestFaults(t *testing.T) {
 		"no server known":    {func(in *check.Input) { stopped(in) }, "server", "names the control plane", check.Unknown},
 		"server up":          {func(in *check.Input) { in.Servers = []string{tlsServer(t)} }, "server", "for TLS", check.OK},
 		"no Envoy":           {func(in *check.Input) { in.Envoy = "/no/envoy" }, "envoy", "cannot be run", check.Fault},
-		"port taken":         {func(in *check.Input) { stopped(in); in.Ports = []netip.AddrPort{addrPort(t, taken)} }, "ports", addrPort(t, taken).String(), check.Fault},
-		"usual port taken":   {func(in *check.Input) { stopped(in); in.Usual = []netip.AddrPort{addrPort(t, taken)} }, "ports", "the agent will take a free port", check.Warning},
-		"ports free":         {func(in *check.Input) { stopped(in); in.Ports = []netip.AddrPort{netip.MustParseAddrPort(nobody)} }, "ports", "free", check.OK},
+		"not as declared": {func(in *check.Input) {
+			in.Capture, in.AskCapture = true, captures(check.Capture{Present: true, Wrong: []string{"expired: new connections go directly"}})
+		}, "capture", "expired", check.Fault},
+		"firewall": {func(in *check.Input) {
+			in.Capture, in.AskCapture = true, captures(check.Capture{Present: true, Firewall: []string{"ufw drops what it does not accept"}})
+		}, "firewall", "ufw drops", check.Warning},
+		"captured without the agent": {func(in *check.Input) { in.AskCapture = captures(check.Capture{Present: true}) }, "capture", "without --capture", check.Fault},
+		"capture not seen": {func(in *check.Input) {
+			in.Capture, in.AskCapture = true, func(context.Context) (check.Capture, error) { return check.Capture{}, os.ErrPermission }
+		}, "capture", "what is captured", check.Unknown},
+		"captures":          {func(in *check.Input) { in.Capture, in.AskCapture = true, captures(check.Capture{Present: true}) }, "capture", "as declared", check.OK},
+		"another agent":     {func(in *check.Input) { in.Version, in.Ask = "v2", says(check.Agent{Version: "v1"}) }, "versions", "v1", check.Warning},
+		"another Envoy":     {func(in *check.Input) { in.Version, in.Ask = "v1", says(check.Agent{Version: "v1", Envoy: "1.2.3"}) }, "versions", "1.2.3", check.Warning},
+		"the same versions": {func(in *check.Input) { in.Version, in.Ask = "v1", says(check.Agent{Version: "v1"}) }, "versions", "v1", check.OK},
+		"port taken":        {func(in *check.Input) { stopped(in); in.Ports = []netip.AddrPort{addrPort(t, taken)} }, "ports", addrPort(t, taken).String(), check.Fault},
+		"usual port taken":  {func(in *check.Input) { stopped(in); in.Usual = []netip.AddrPort{addrPort(t, taken)} }, "ports", "the agent will take a free port", check.Warning},
+		"ports free":        {func(in *check.Input) { stopped(in); in.Ports = []netip.AddrPort{netip.MustParseAddrPort(nobody)} }, "ports", "free", check.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,6 +177,10 @@ func TestFaults(t *testing.T) {
 
 func says(a check.Agent) func(context.Context) (check.Agent, error) {
 	return func(context.Context) (check.Agent, error) { return a, nil }
+}
+
+func captures(c check.Capture) func(context.Context) (check.Capture, error) {
+	return func(context.Context) (check.Capture, error) { return c, nil }
 }
 
 func write(t *testing.T, dir, name, content string) {

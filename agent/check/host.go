@@ -133,6 +133,7 @@ func (r *run) envoy(ctx context.Context) {
 		r.add("envoy", Fault, err.Error(), "install Envoy, or name one with --envoy")
 		return
 	}
+	r.installed = b.Version.String()
 	r.add("envoy", OK, fmt.Sprintf("%s is %s", b.Path, b.Version), "")
 }
 

@@ -180,7 +180,8 @@ func agentRoutes(a *agent.Agent, page http.Handler) map[string]http.Handler {
 		"GET /stats/prometheus": page,
 		"GET /v1/status":        admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
 		"GET /v1/problems": admin.JSON(func(ctx context.Context, _ *http.Request, _ struct{}) (agentProblems, error) {
-			return agentProblems{Server: connectedServer(a.Status()), NotReady: a.NotReady(ctx), Remarks: a.Remarks()}, nil
+			st := a.Status()
+			return agentProblems{Server: connectedServer(st), NotReady: a.NotReady(ctx), Remarks: a.Remarks(), Version: version, Envoy: st.EnvoyVersion}, nil
 		}),
 		"GET /v1/config_dump": envoySays(a.ConfigDump),
 		"GET /v1/clusters":    envoySays(a.EnvoyClusters),

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/capture"
 	"github.com/fairlead/fairlead/agent/check"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
@@ -30,6 +31,8 @@ type agentProblems struct {
 	Server   string   `json:"server"`
 	NotReady []string `json:"not_ready"`
 	Remarks  []string `json:"remarks"`
+	Version  string   `json:"version"`
+	Envoy    string   `json:"envoy"`
 }
 
 // connectedServer is the control plane of an agent, or empty.
@@ -42,30 +45,34 @@ func connectedServer(s agent.Status) string {
 
 func newAgentCheck() *cobra.Command {
 	var f agentFlags
+	var c captureFlags
 	var output string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say what is wrong on this host, and what to do",
 		Long: `Checks this host: the running agent, the clock, disks, the host's certificate or join token, its
-address, connections to the control plane, names, Envoy, ports, limits and SELinux. It changes nothing, and
-works whether the agent runs or not.
+address, connections to the control plane, names, Envoy, versions, ports, limits, SELinux, packet capture, and
+what a firewall does to captured connections. It changes nothing, and works whether the agent runs or not.
 
 Give it the settings of the agent (--settings), and run it as root or as the agent's user. What it cannot
 find out it calls unknown.
 
-For packet capture, fairlead capture status and plan say more.
+Only root can see what is captured. fairlead capture status and plan say more.
 
 Exit code 0: nothing is broken; 1: something is, and the line says what to do; 2: could not run.`,
 		Example: "  fairlead agent check --settings /etc/fairlead/agent.yaml\n  fairlead agent check -o json",
 		Args:    noArgs,
 	}
 	f.bind(cmd)
+	c.bindState(cmd)
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		in, err := f.checkInput()
 		if err != nil {
 			return err
 		}
+		c.runDir = filepath.Dir(f.cfg.CaptureSocket)
+		in.AskCapture = c.check
 		found := check.Run(cmd.Context(), in)
 		if err := writeFindings(cmd.OutOrStdout(), found, output); err != nil {
 			return err
@@ -83,7 +90,7 @@ Exit code 0: nothing is broken; 1: something is, and the line says what to do; 2
 func (f *agentFlags) checkInput() (check.Input, error) {
 	c := &f.cfg
 	in := check.Input{
-		StateDir: c.StateDir, RunDir: c.RunDir, Token: c.Token, Servers: c.Servers, Envoy: c.Envoy, Capture: c.Capture, Now: wallclock.Now,
+		StateDir: c.StateDir, RunDir: c.RunDir, Token: c.Token, Servers: c.Servers, Envoy: c.Envoy, Capture: c.Capture, Now: wallclock.Now, Version: version,
 		Environ: proxy.Environment(os.Environ(), append(proxy.UsualEnvironment(), c.EnvoyEnv...)),
 	}
 	if f.tokenFile != "" && f.tokenFile != "-" {
@@ -109,7 +116,7 @@ func (f *agentFlags) checkInput() (check.Input, error) {
 		defer cancel()
 		var p agentProblems
 		err := client.Do(ctx, http.MethodGet, "/v1/problems", nil, &p)
-		return check.Agent{Server: p.Server, NotReady: p.NotReady, Problems: p.Remarks}, err
+		return check.Agent{Server: p.Server, NotReady: p.NotReady, Problems: p.Remarks, Version: p.Version, Envoy: p.Envoy}, err
 	}
 	return in, nil
 }
@@ -144,6 +151,30 @@ func (f *agentFlags) checkPorts(in *check.Input) {
 		in.Ports = append(in.Ports, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), c.HTTPProxyPort))
 	}
 	slices.SortFunc(in.Usual, netip.AddrPort.Compare)
+}
+
+// check is what is known of packet capture on this host.
+func (f *captureFlags) check(ctx context.Context) (check.Capture, error) {
+	st, err := f.status(ctx)
+	if err != nil {
+		return check.Capture{}, err
+	}
+	out := check.Capture{Present: st.Present && !st.Draining, Wrong: st.Wrong}
+	confirmed, err := capture.LoadConfirmed(f.stateDir)
+	if err != nil {
+		return out, nil //nolint:nilerr // the status has said so
+	}
+	table, err := capture.Build(&confirmed.Settings, &confirmed.Facts)
+	if err != nil {
+		out.Wrong = append(out.Wrong, err.Error())
+		return out, nil
+	}
+	found, err := capture.Kernel{}.Inspect(table)
+	if err != nil {
+		return out, err
+	}
+	out.Wrong, out.Firewall = append(out.Wrong, found.Refused...), found.Remarks
+	return out, nil
 }
 
 func writeFindings(w io.Writer, found []check.Finding, output string) error {

@@ -219,6 +219,18 @@ func (h *Host) StartAgent(workload, address string, args ...string) {
 	h.Agent = h.Start(h.Label, ProxyUser, append(argv, args...)...)
 }
 
+// Check is what `fairlead agent check` says of the host, as JSON; its exit code is 1 if anything is broken.
+func (h *Host) Check() string {
+	h.lan.tb.Helper()
+	fairlead, _ := h.lan.Binaries()
+	out, err := h.Run(0, fairlead, "agent", "check", "--state-dir", h.lan.StateDir(h.Label), "--run-dir", h.lan.RunDir(h.Label), "--envoy", envoytest.Binary(h.lan.tb),
+		"--capture", "--capture-dir", h.captureDir(), "--capture-socket", filepath.Join(h.CaptureRunDir(), "capture.sock"), "-o", "json")
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) {
+		h.lan.tb.Fatal(err)
+	}
+	return out
+}
+
 // CaptureRunDir is the runtime directory of the capture service.
 func (h *Host) CaptureRunDir() string { return h.lan.RunDir(h.Label + "-capture") }
 

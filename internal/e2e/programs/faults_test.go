@@ -25,8 +25,14 @@ func TestHostsReboot(t *testing.T) {
 		x.Down()
 		h.resolvers[x.Label].Kill()
 	}
+	if out := h.web.Check(); !strings.Contains(out, "there is no table: nothing is captured") {
+		t.Errorf("agent check does not see that nothing is captured: %s", out)
+	}
 	for _, x := range all {
 		x.StartKeeper()
+	}
+	if out := h.web.Check(); !strings.Contains(out, `{"check":"capture","state":"ok"`) || !strings.Contains(out, `{"check":"firewall","state":"ok"`) {
+		t.Errorf("agent check does not see that connections are captured: %s", out)
 	}
 	for _, c := range calls {
 		if strings.Contains(c.name, "_IPv") && !strings.HasPrefix(c.name, "curl") { // those that need no name
