@@ -182,7 +182,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		ServiceAccount: v.account,
 		Addresses:      []string{n.Address.String()},
 		Labels:         w.Labels,
-		Locality:       w.Locality,
+		Locality:       view.LocalityFromLabels(w.Locality, w.Labels),
 		Network:        w.Network,
 		Interception:   view.Interception(n.Interception),
 		EnvoyVersion:   view.Version(n.EnvoyVersion),

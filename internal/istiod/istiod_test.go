@@ -2,6 +2,7 @@ package istiod_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -55,7 +56,7 @@ func (p *proxyFile) proxy() view.Proxy {
 		Addresses:      p.Addresses,
 		Labels:         p.Labels,
 		Interception:   view.Interception(p.Interception),
-		Locality:       mesh.ParseLocality(p.Locality),
+		Locality:       cmp.Or(view.LocalityFromLabels(mesh.Locality{}, p.Labels), mesh.ParseLocality(p.Locality)),
 		FileSecrets:    true,
 		EnvoyVersion:   view.Version{Major: 1, Minor: 40},
 	}

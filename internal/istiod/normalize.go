@@ -17,6 +17,7 @@ func Normalize(c Config) {
 	for name, v := range c[Clusters] {
 		walk(v, typedNames)
 		sockets(v, c[Endpoints][name])
+		unreadWeights(v, c[Endpoints][name])
 	}
 	oneFamily(c[Listeners])
 	for _, v := range c[Listeners] {
@@ -114,6 +115,22 @@ func walk(v any, f func(map[string]any)) {
 	case []any:
 		for _, x := range v {
 			walk(x, f)
+		}
+	}
+}
+
+// unreadWeights: istiod gives each locality a weight, which Envoy reads only in a cluster with
+// locality-weighted load balancing.
+func unreadWeights(cluster, assignment any) {
+	if get(cluster, "common_lb_config", "locality_weighted_lb_config") != nil {
+		return
+	}
+	for _, v := range []any{get(cluster, "load_assignment", "endpoints"), get(assignment, "endpoints")} {
+		list, _ := v.([]any)
+		for _, l := range list {
+			if group, ok := l.(map[string]any); ok {
+				delete(group, "load_balancing_weight")
+			}
 		}
 	}
 }

@@ -188,6 +188,8 @@ func (w *writer) key(fd protoreflect.FieldDescriptor) string {
 		return pick(w.rng, labelKeys())
 	case strings.Contains(name, "port"):
 		return pick(w.rng, []string{"http", "tcp", "v1"})
+	case name == "to": // of what a locality distributes
+		return pick(w.rng, []string{"eu/*", "eu/a", "us/*", "*"})
 	default:
 		return pick(w.rng, []string{"x-a", "x-b", "x-a", "host"})
 	}

@@ -56,6 +56,7 @@ var words = sync.OnceValue(func() []word {
 		{[]string{"addresses"}, []string{"10.1.1.1", "10.1.1.2", "10.2.0.0/16", "10.0.0.9"}},
 		{[]string{"address"}, slices.Concat(addressesOf(), []string{"c.mesh", "db.example"})},
 		{[]string{"protocol"}, []string{"HTTP", "HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS", "TCP", "TCP", "UDP", "MONGO", "HTTP_PROXY", "", ""}},
+		{[]string{"failoverpriority"}, []string{"app", "version", "version=v1", "topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/network"}},
 		{[]string{"locality"}, []string{"eu/a", "eu/b", "us/a/1", ""}},
 		{[]string{"region", "subzone", "zone"}, []string{"eu", "us", "a", "b", ""}},
 		{[]string{"network"}, []string{"", "", "net1", "net2"}},

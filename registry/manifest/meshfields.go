@@ -271,10 +271,12 @@ var meshFields = []meshField{
 	{path: "ingressControllerMode", verdict: fieldNoEffect, why: noIngress},
 	{path: "ingressSelector", verdict: fieldNoEffect, why: noIngress},
 	{path: "ingressService", verdict: fieldNoEffect, why: noIngress},
-	{path: "localityLbSetting.distribute", why: "requests go to the nearest locality with healthy endpoints"},
+	{path: "localityLbSetting.distribute.from", verdict: fieldInForce, restricts: true},
+	{path: "localityLbSetting.distribute.to", verdict: fieldInForce, restricts: true},
 	{path: "localityLbSetting.enabled", verdict: fieldInForce},
-	{path: "localityLbSetting.failover", why: "requests go to the nearest locality with healthy endpoints"},
-	{path: "localityLbSetting.failoverPriority", why: "requests go to the nearest locality with healthy endpoints"},
+	{path: "localityLbSetting.failover.from", verdict: fieldInForce, restricts: true},
+	{path: "localityLbSetting.failover.to", verdict: fieldInForce, restricts: true},
+	{path: "localityLbSetting.failoverPriority", verdict: fieldInForce},
 	{path: "meshMTLS.cipherSuites", verdict: fieldInForce, restricts: true},
 	{path: "meshMTLS.ecdhCurves", restricts: true, why: "Envoy chooses the curves of mTLS, as in Istio"},
 	{path: "meshMTLS.minProtocolVersion", verdict: fieldInForce, restricts: true},
@@ -300,7 +302,7 @@ var meshFields = []meshField{
 	{path: "trustDomain", verdict: fieldInForce, restricts: true},
 	{path: "trustDomainAliases", verdict: fieldInForce, restricts: true},
 	{path: "verifyCertificateAtClient", verdict: fieldNoEffect, why: "the certificates of servers are verified, always"},
-	{path: "zoneAwareLbSetting", why: "requests go to the nearest locality with healthy endpoints"},
+	{path: "zoneAwareLbSetting", why: "an Envoy would have to know the endpoints of its own service; localityLbSetting balances by locality"},
 }
 
 // meshRows are the rows of each path, those with values first.

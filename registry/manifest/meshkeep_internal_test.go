@@ -98,7 +98,7 @@ func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 	t.Parallel()
 	good := map[string]string{
 		"accessLogEncoding": "JSON", "accessLogFile": "/var/log/a.log", "accessLogFormat": "'{}'", "defaultProviders.accessLogging": "[a]", "defaultProviders.metrics": "[a]", "disableEnvoyListenerLog": "true",
-		"connectTimeout": "3s", "dnsRefreshRate": "9s", "h2UpgradePolicy": "UPGRADE", "localityLbSetting.enabled": "false", "protocolDetectionTimeout": "4s",
+		"connectTimeout": "3s", "dnsRefreshRate": "9s", "h2UpgradePolicy": "UPGRADE", "localityLbSetting.enabled": "false", "localityLbSetting.failoverPriority": "[a]", "protocolDetectionTimeout": "4s",
 		"defaultConfig.proxyHeaders.attemptCount.disabled": "true", "defaultConfig.proxyHeaders.envoyDebugHeaders.disabled": "true", "defaultConfig.proxyHeaders.requestId.disabled": "true",
 		"defaultConfig.proxyHeaders.server.disabled": "true", "defaultConfig.proxyHeaders.server.value": "a", "defaultConfig.proxyHeaders.xForwardedPort.enabled": "true", "defaultConfig.proxyHeaders.xForwardedHost.enabled": "true", "defaultConfig.proxyHeaders.preserveHttp1HeaderCase": "true",
 		"defaultConfig.proxyHeaders.setCurrentClientCertDetails.cert": "true", "defaultConfig.proxyHeaders.setCurrentClientCertDetails.chain": "true",

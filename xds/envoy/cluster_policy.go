@@ -109,6 +109,11 @@ func (b *clusterBuilder) loadBalancer() {
 	if b.p.Discovery == view.DiscoverOriginalDst {
 		return
 	}
+	if b.p.LocalityWeighted {
+		b.c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
+			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
+		}
+	}
 	lb := b.p.Policy.GetLoadBalancer()
 	switch lb.GetSimple() {
 	case networking.LoadBalancerSettings_RANDOM:

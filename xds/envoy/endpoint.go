@@ -26,7 +26,7 @@ func buildEndpoints(p *view.Endpoints) *endpointv3.ClusterLoadAssignment {
 }
 
 // loadAssignment sets only what differs from Envoy's defaults, because there are very many
-// endpoints. Localities have no weight: no cluster uses locality-weighted load balancing.
+// endpoints. Localities have a weight in clusters with locality-weighted load balancing.
 // With auto, endpoints without mTLS are marked. Where there are endpoints of last resort, one
 // well endpoint of the first priority gets all requests.
 func loadAssignment(name string, list []view.LocalityEndpoints, auto bool) *endpointv3.ClusterLoadAssignment {
@@ -37,6 +37,9 @@ func loadAssignment(name string, list []view.LocalityEndpoints, auto bool) *endp
 			Locality:    locality(l.Locality),
 			Priority:    l.Priority,
 			LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(l.Endpoints)),
+		}
+		if l.Weight > 0 {
+			group.LoadBalancingWeight = wrapperspb.UInt32(l.Weight)
 		}
 		for j := range l.Endpoints {
 			group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(&l.Endpoints[j], auto))

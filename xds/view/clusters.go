@@ -20,8 +20,8 @@ const tlsModeLabel = "security.istio.io/tlsMode"
 // it, and its endpoints if they are discovered by EDS.
 type serviceParts struct {
 	clusters, endpoints []Part
-	// localityAware means that the parts are for proxies of one locality.
-	localityAware bool
+	// byLocation means that the parts are for proxies of one location.
+	byLocation bool
 }
 
 // serviceInput is what the parts of a service are made from.
@@ -30,8 +30,8 @@ type serviceInput struct {
 	ports *portSet // nil if all
 	rule  *rule    // or nil
 	authn *namespaceAuthn
-	// locality is the proxy's, if the rule configures failover.
-	locality mesh.Locality
+	// location is the proxy's, as far as the endpoints depend on it.
+	location location
 	// upstream is the proxy's, as far as the service depends on it.
 	upstream  upstreamSettings
 	workloads serviceWorkloads
@@ -66,9 +66,7 @@ func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
 // that the proxy has for it.
 func (pc *proxyContext) inputOf(svc *mesh.Service, r *rule) serviceInput {
 	in := serviceInput{svc: svc, rule: r, authn: pc.authn.in(svc.Namespace), workloads: pc.workloadsOf(svc)}
-	if r.failsOver() {
-		in.locality = pc.proxy.Locality
-	}
+	in.location = pc.locationFor(&in)
 	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin {
 		in.upstream.lookup = pc.upstream.lookup
 	}
@@ -115,7 +113,7 @@ func (sc *sidecarScope) partsOf(svc *service) *serviceParts {
 }
 
 func (in serviceInput) build(mc *meshContext) *serviceParts {
-	out := &serviceParts{localityAware: in.rule.failsOver()}
+	out := &serviceParts{byLocation: mc.isByLocation(in.rule)}
 	ports := in.svc.Ports
 	if in.ports != nil {
 		ports = in.ports.Ports
@@ -133,21 +131,6 @@ func (in serviceInput) build(mc *meshContext) *serviceParts {
 		}
 	}
 	return out
-}
-
-// failsOver reports whether priorities depend on the locality of the proxy.
-func (r *rule) failsOver() bool {
-	if r == nil {
-		return false
-	}
-	detects := func(p *networking.TrafficPolicy) bool {
-		return p.GetOutlierDetection() != nil ||
-			slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool {
-				return s.GetOutlierDetection() != nil
-			})
-	}
-	return detects(r.spec.GetTrafficPolicy()) ||
-		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return detects(s.GetTrafficPolicy()) })
 }
 
 // originatesTLS reports whether some cluster has TLS with certificates in files.
@@ -254,18 +237,24 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	if in.rule != nil {
 		origins = append(origins, in.rule.origins...)
 	}
-	localities, from := mc.localities(in, c.Discovery, policy)
+	balance := mc.balancingOf(policy)
+	localities, from := mc.localities(in, c.Discovery, balance)
 	if c.TLS != nil && c.TLS.Auto {
 		c.TLS.Auto = mc.anyPlaintext(in, localities)
 	}
 	switch c.Discovery {
 	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
-		if len(localities) == 0 {
+		if len(from) == 0 {
 			return
+		}
+		if len(localities) == 0 && c.Discovery == DiscoverLogicalDNS { // distribute leaves no endpoint, and Envoy wants one
+			c.Discovery = DiscoverStatic
 		}
 		c.Localities = localities
 		origins = append(origins, from...)
+		c.LocalityWeighted = balance.weighted
 	case DiscoverEDS:
+		c.LocalityWeighted = balance.weighted
 		eds := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
 		eds.origins = originsOf(append(from, in.svc.Origin)...)
 		to.endpoints = append(to.endpoints, mc.endpoints.intern(eds))
@@ -375,83 +364,6 @@ func takesMTLS(m member) bool {
 	return m.ServiceAccount != ""
 }
 
-// localities groups the members by locality. With outlier detection, localities closer to
-// the proxy have a higher priority, as MeshConfig's localityLbSetting says. Silent members are
-// the last resort, see lastResort.
-func (mc *meshContext) localities(in clusterInput, d Discovery, policy *networking.TrafficPolicy) ([]LocalityEndpoints, []*mesh.Origin) {
-	var chosen []member
-	var origins []*mesh.Origin
-	dns := d == DiscoverStrictDNS || d == DiscoverLogicalDNS
-	panics := policy.GetOutlierDetection().GetMinHealthPercent() > 0
-	better := false // than silent
-	members := in.members
-	if len(members) == 0 && dns && in.subset == nil && in.svc.Selector == nil && !in.svc.Hostname.IsWildcard() {
-		self := &mesh.Workload{Address: string(in.svc.Hostname)}
-		members = []member{{Workload: self, port: self.PortFor(in.port), ns: in.svc.Namespace}}
-	}
-	for _, m := range members {
-		if !mesh.Selects(in.subset.GetLabels(), m.Labels) || (panics && m.Health == mesh.Unhealthy) {
-			continue
-		}
-		if !dns && !isUnix(m.Address) && !isIP(m.Address) {
-			continue // Envoy would reject the whole resource
-		}
-		better = better || m.Health == mesh.Healthy || m.Health == mesh.HealthUnknown
-		chosen, origins = append(chosen, m), append(origins, m.Origin)
-	}
-	silent := func(m member) bool { return better && m.Health == mesh.Silent }
-	out := mc.byLocality(in, chosen, func(m member) bool { return !silent(m) })
-	if policy.GetOutlierDetection() != nil {
-		mc.failover(out, in.locality)
-	}
-	if better && !panics {
-		out = lastResort(out, mc.byLocality(in, chosen, silent))
-	}
-	return out, origins
-}
-
-// lastResort adds silent endpoints as the last priority. Envoy uses it only while the first one
-// has no endpoint that may get requests, because the ClusterLoadAssignment says that one is
-// enough. With Istio's failover between localities, one is not enough: Envoy spills to the next
-// priority as soon as less than 71 % of one are well. Then silent endpoints are left out, as they
-// are where Envoy panics: it would not, with a priority that is well.
-func lastResort(known, silent []LocalityEndpoints) []LocalityEndpoints {
-	if slices.ContainsFunc(known, func(l LocalityEndpoints) bool { return l.Priority > 0 }) {
-		return known
-	}
-	for i := range silent {
-		silent[i].Priority, silent[i].LastResort = 1, true
-	}
-	return append(known, silent...)
-}
-
-// byLocality groups those members by locality that a function takes.
-func (mc *meshContext) byLocality(in clusterInput, members []member, takes func(member) bool) []LocalityEndpoints {
-	lists := map[mesh.Locality][]Endpoint{}
-	for _, m := range members {
-		if !takes(m) {
-			continue
-		}
-		lists[m.Locality] = append(lists[m.Locality], Endpoint{
-			Address:   m.Address,
-			Port:      m.port,
-			Weight:    max(m.Weight, 1),
-			Unhealthy: m.Health == mesh.Unhealthy,
-			MTLS:      mc.endpointMTLS(in, m),
-			Workload:  mc.reportedName(m.Workload),
-		})
-	}
-	out := make([]LocalityEndpoints, 0, len(lists))
-	for locality, list := range lists {
-		out = append(out, LocalityEndpoints{Locality: locality, Endpoints: list})
-	}
-	slices.SortFunc(out, func(a, b LocalityEndpoints) int {
-		return cmp.Or(cmp.Compare(a.Locality.Region, b.Locality.Region), cmp.Compare(a.Locality.Zone, b.Locality.Zone),
-			cmp.Compare(a.Locality.SubZone, b.Locality.SubZone))
-	})
-	return out
-}
-
 // anyPlaintext reports whether some member of a cluster does not accept mTLS. It checks all
 // members, not only the current endpoints, so that a member that is unhealthy for a while
 // does not change the cluster.
@@ -475,37 +387,6 @@ func (mc *meshContext) endpointMTLS(in clusterInput, m member) bool {
 	}
 	p := in.authn.forWorkload(m.Labels)
 	return p.forPort(m.port) != mesh.Disable
-}
-
-// failover sets priorities by how much of their locality endpoints share with the proxy.
-// Priorities have no gaps.
-func (mc *meshContext) failover(list []LocalityEndpoints, from mesh.Locality) {
-	setting := mc.config.GetLocalityLbSetting()
-	if from == (mesh.Locality{}) || (setting.GetEnabled() != nil && !setting.GetEnabled().GetValue()) {
-		return
-	}
-	distance := func(l mesh.Locality) uint32 {
-		switch p := from; {
-		case l == p:
-			return 0
-		case l.Region == p.Region && l.Zone == p.Zone:
-			return 1
-		case l.Region == p.Region:
-			return 2
-		default:
-			return 3
-		}
-	}
-	var used []uint32
-	for _, l := range list {
-		used = append(used, distance(l.Locality))
-	}
-	slices.Sort(used)
-	used = slices.Compact(used)
-	for i := range list {
-		at := slices.Index(used, distance(list[i].Locality))
-		list[i].Priority = uint32(at)
-	}
 }
 
 func isUnix(address string) bool { return strings.HasPrefix(address, "unix://") }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
@@ -27,7 +28,8 @@ type meshFixture struct {
 func newMeshFixture(tb testing.TB) *meshFixture {
 	tb.Helper()
 	return &meshFixture{tb: tb, f: mesh.Fragment{Source: "test"}, mc: &meshconfig.MeshConfig{
-		TrustDomain: "cluster.local", RootNamespace: "istio-system", ConnectTimeout: durationpb.New(10 * time.Second),
+		LocalityLbSetting: &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)}, // as by default
+		TrustDomain:       "cluster.local", RootNamespace: "istio-system", ConnectTimeout: durationpb.New(10 * time.Second),
 	}}
 }
 

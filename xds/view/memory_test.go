@@ -64,7 +64,7 @@ func TestUnusedLocalitiesAreCollected(t *testing.T) {
 	}
 	runtime.GC()
 	for _, ss := range x.scopes.All() {
-		if n := len(ss.localities.All()); n > 1 {
+		if n := len(ss.locations.All()); n > 1 {
 			t.Errorf("%s: %d places are kept for proxies in one", ss.key.namespace, n)
 		}
 	}

@@ -144,7 +144,9 @@ type Cluster struct {
 	FileSecrets bool
 	// Localities has the endpoints of a cluster without EDS.
 	Localities []LocalityEndpoints
-	Defaults   MeshDefaults
+	// LocalityWeighted means that localities get requests by their weights.
+	LocalityWeighted bool
+	Defaults         MeshDefaults
 	// KeepHeaderCase has HTTP/1.1 keep the case of the names of headers.
 	KeepHeaderCase bool
 	// BindLoopback means that connections come from 127.0.0.6, which capture rules do not
@@ -171,6 +173,9 @@ type Endpoints struct {
 type LocalityEndpoints struct {
 	Locality mesh.Locality
 	Priority uint32
+	// Weight is that of the locality among those of its priority; 0 if the cluster does not
+	// balance by it.
+	Weight uint32
 	// LastResort says that these endpoints get requests only while no endpoint of the first
 	// priority may get any.
 	LastResort bool

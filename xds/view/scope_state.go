@@ -31,33 +31,30 @@ type scopeState struct {
 	mu    sync.Mutex // guards all following fields, and the scope and the routing states
 	index *Index     // of which the rest is; nil if there is none, or an update did not finish
 	scope *sidecarScope
-	// parts are those of scope.services, for proxies without a locality.
-	parts         []*serviceParts
-	localityAware bool // some parts depend on the locality of a proxy
+	// parts are those of scope.services, for proxies without a location.
+	parts      []*serviceParts
+	byLocation bool // some parts depend on the location of a proxy
 
 	routings  memo[routingKey, *scopeState, routingState]
 	outbounds memo[outboundKey, *scopeState, outboundState]
 	names     memo[namesKey, *scopeState, namesState]
-	// localities has the view of each locality. If no part depends on the locality, there
-	// is one view, for the zero locality. The outbound states keep the views alive, so a
+	// locations has the view of each location. If no part depends on the location, there
+	// is one view, for the zero location. The outbound states keep the views alive, so a
 	// view goes away with its proxies: they may report any number of localities.
-	localities memo[localityKey, *scopeState, localityView]
+	locations memo[location, *scopeState, locationView]
 }
 
-// localityView is what the proxies of one locality have of the services. Guarded by the
+// locationView is what the proxies of one location have of the services. Guarded by the
 // scopeState's mu.
-type localityView struct {
-	locality       mesh.Locality
+type locationView struct {
+	location       location
 	*serviceLayers // nil if they have to be built again
 	// baseParts are the scopeState's parts, and parts are those used here instead. The view
-	// keeps them alive. Both are nil for the zero locality.
+	// keeps them alive. Both are nil for the zero location.
 	baseParts, parts []*serviceParts
 }
 
-// localityKey is the key of a localityView.
-type localityKey struct{ mesh.Locality }
-
-func (k localityKey) build(*scopeState) *localityView { return &localityView{locality: k.Locality} }
+func (l location) build(*scopeState) *locationView { return &locationView{location: l} }
 
 type serviceLayers struct{ clusters, endpoints *Layer }
 
@@ -65,7 +62,7 @@ type serviceLayers struct{ clusters, endpoints *Layer }
 // depends on.
 type outboundKey struct {
 	routingKey
-	locality mesh.Locality
+	location location
 	// names is empty, and named false, for a proxy whose agent answers no DNS queries.
 	named bool
 	names namesKey
@@ -88,7 +85,7 @@ type outboundState struct {
 	routing    *routingState
 	fixed      *Layer
 	names      *namesState   // or nil
-	locality   *localityView // guarded by the scopeState's mu; nil until there is a view
+	location   *locationView // guarded by the scopeState's mu; nil until there is a view
 	current    atomic.Pointer[outboundAt]
 }
 
@@ -118,7 +115,7 @@ func (pc *proxyContext) outboundOf(reserved []listenerKey, gateway gatewayKey) *
 		labels: pc.relevantLabels(), upstream: pc.upstream,
 	}
 	ss := pc.scopes.get(pc.meshContext, rk)
-	key := outboundKey{locality: pc.proxy.Locality}
+	key := outboundKey{location: pc.location}
 	if rk.router {
 		key.routingKey = routingKey{telemetry: pc.telemetry.Outbound, headers: pc.headers, gateway: gateway}
 	} else {
@@ -199,8 +196,8 @@ func (v *outboundView) identicalTo(o *outboundView) bool {
 
 // buildView assembles the outbound view. Called with mu held.
 func (ss *scopeState) buildView(o *outboundState) *outboundView {
-	o.locality = ss.localityViewOf(o.key.locality)
-	l := ss.layersFor(o.locality)
+	o.location = ss.locationViewOf(o.key.location)
+	l := ss.layersFor(o.location)
 	v := &outboundView{upstreamLayers: upstreamLayers{clusters: l.clusters, endpoints: l.endpoints, fixed: o.fixed}}
 	if o.names != nil {
 		v.names = o.names.layerFor(ss.scope)
@@ -212,21 +209,21 @@ func (ss *scopeState) buildView(o *outboundState) *outboundView {
 	return v
 }
 
-// localityViewOf returns what the proxies of a locality have. Called with mu held.
-func (ss *scopeState) localityViewOf(locality mesh.Locality) *localityView {
-	if !ss.localityAware {
-		locality = mesh.Locality{}
+// locationViewOf returns what the proxies of a location have. Called with mu held.
+func (ss *scopeState) locationViewOf(at location) *locationView {
+	if !ss.byLocation {
+		at = location{}
 	}
-	return ss.localities.get(ss, localityKey{locality})
+	return ss.locations.get(ss, at)
 }
 
-// layersFor returns the service layers for proxies of a locality. Called with mu held.
-func (ss *scopeState) layersFor(at *localityView) *serviceLayers {
+// layersFor returns the service layers for proxies of a location. Called with mu held.
+func (ss *scopeState) layersFor(at *locationView) *serviceLayers {
 	if at.serviceLayers != nil {
 		return at.serviceLayers
 	}
 	parts := ss.parts
-	if at.locality != (mesh.Locality{}) {
+	if at.location != (location{}) {
 		parts = ss.partsFor(at)
 		at.baseParts, at.parts = slices.Clone(ss.parts), parts
 	}
@@ -237,10 +234,10 @@ func (ss *scopeState) layersFor(at *localityView) *serviceLayers {
 	return at.serviceLayers
 }
 
-// partsFor returns the parts for proxies of a locality. Parts made from an unchanged base
+// partsFor returns the parts for proxies of a location. Parts made from an unchanged base
 // part are reused.
-func (ss *scopeState) partsFor(was *localityView) []*serviceParts {
-	sc := ss.scope.inLocality(was.locality)
+func (ss *scopeState) partsFor(was *locationView) []*serviceParts {
+	sc := ss.scope.at(was.location)
 	have := func(i int) *serviceParts {
 		if was.baseParts[i] == ss.parts[i] {
 			return was.parts[i]
@@ -250,7 +247,7 @@ func (ss *scopeState) partsFor(was *localityView) []*serviceParts {
 	if len(was.baseParts) != len(ss.parts) {
 		known := map[*serviceParts]*serviceParts{}
 		for i, p := range was.baseParts {
-			if p.localityAware {
+			if p.byLocation {
 				known[p] = was.parts[i]
 			}
 		}
@@ -258,7 +255,7 @@ func (ss *scopeState) partsFor(was *localityView) []*serviceParts {
 	}
 	parts := slices.Clone(ss.parts)
 	for i, p := range ss.parts {
-		if !p.localityAware {
+		if !p.byLocation {
 			continue
 		}
 		if parts[i] = have(i); parts[i] == nil {
@@ -268,10 +265,10 @@ func (ss *scopeState) partsFor(was *localityView) []*serviceParts {
 	return parts
 }
 
-// inLocality is the scope for proxies of a locality.
-func (sc *sidecarScope) inLocality(locality mesh.Locality) *sidecarScope {
+// at is the scope for proxies of a location.
+func (sc *sidecarScope) at(l location) *sidecarScope {
 	pc, out := *sc.proxyContext, *sc
-	pc.proxy.Locality = locality
+	pc.location = l
 	out.proxyContext = &pc
 	return &out
 }
@@ -313,13 +310,13 @@ func (ss *scopeState) rebuild(pc *proxyContext) {
 
 // invalidateLayers has the layers built again when they are needed.
 func (ss *scopeState) invalidateLayers() {
-	for _, at := range ss.localities.All() {
+	for _, at := range ss.locations.All() {
 		at.serviceLayers = nil
 	}
 	for _, n := range ss.names.All() {
 		n.layer = nil
 	}
-	ss.localityAware = slices.ContainsFunc(ss.parts, func(p *serviceParts) bool { return p.localityAware })
+	ss.byLocation = slices.ContainsFunc(ss.parts, func(p *serviceParts) bool { return p.byLocation })
 }
 
 // applyDiff applies the changes since prev in place, if only endpoints, rules or routes

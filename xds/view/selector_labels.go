@@ -1,6 +1,10 @@
 package view
 
 import (
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -13,6 +17,9 @@ type selectorLabels struct {
 	all         map[labelPair]bool            // for proxies of any namespace
 	byNamespace map[string]map[labelPair]bool // for proxies of one namespace only
 	gateways    map[labelPair]bool            // for gateways of any namespace
+	// compared are the names of labels in which proxies and endpoints are compared: those of
+	// failoverPriority, sorted.
+	compared []string
 }
 
 func newSelectorLabels(s *mesh.Snapshot, routes []*virtualService) *selectorLabels {
@@ -22,7 +29,11 @@ func newSelectorLabels(s *mesh.Snapshot, routes []*virtualService) *selectorLabe
 			out.gateways[labelPair{k, v}] = true
 		}
 	}
+	out.compared = comparedLabels(s.MeshConfig.Spec.GetLocalityLbSetting())
 	for _, dr := range s.DestinationRules {
+		eachPolicy(dr.Spec, func(lb *networking.LoadBalancerSettings, _ bool) {
+			out.compared = append(out.compared, comparedLabels(lb.GetLocalityLbSetting())...)
+		})
 		for k, v := range dr.Spec.GetWorkloadSelector().GetMatchLabels() {
 			if out.byNamespace[dr.Namespace] == nil {
 				out.byNamespace[dr.Namespace] = map[labelPair]bool{}
@@ -30,6 +41,8 @@ func newSelectorLabels(s *mesh.Snapshot, routes []*virtualService) *selectorLabe
 			out.byNamespace[dr.Namespace][labelPair{k, v}] = true
 		}
 	}
+	slices.Sort(out.compared)
+	out.compared = slices.Compact(out.compared)
 	for _, vs := range routes {
 		for _, l := range vs.sourceLabels {
 			out.all[l] = true

@@ -17,6 +17,7 @@ type proxyContext struct {
 	sidecar  *mesh.Sidecar // or nil
 	domain   string        // the DNS domain of the proxy's short names
 	upstream upstreamSettings
+	location location
 	headers  *proxyHeaders // that the proxy writes; or nil
 	access   localAccess
 	// captureIPv6 means that connections over IPv6 are captured, too.
@@ -40,7 +41,7 @@ func (x *Index) contextOf(p Proxy) *proxyContext {
 	pc := &proxyContext{
 		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p), headers: headers,
 		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, headers.keepsCase(), p.Type == Router}, captureIPv6: p.capturesIPv6(),
-		access: x.localAccessOf(&p),
+		access: x.localAccessOf(&p), location: x.locationOf(&p),
 	}
 	pc.addTelemetry()
 	return pc

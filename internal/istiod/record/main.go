@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -32,6 +33,7 @@ import (
 	"istio.io/istio/pilot/pkg/model"
 	"istio.io/istio/pilot/pkg/networking/core"
 	"istio.io/istio/pilot/pkg/networking/util"
+	labelutil "istio.io/istio/pilot/pkg/serviceregistry/util/label"
 	"istio.io/istio/pilot/pkg/xds/endpoints"
 	"istio.io/istio/pilot/test/xdstest"
 	"istio.io/istio/pkg/config"
@@ -223,9 +225,10 @@ func (r *recording) ask(configs []config.Config, mc *meshconfig.MeshConfig, p pr
 		g := core.NewConfigGenTest(t, core.TestOptions{
 			Configs: slices.Clone(configs), MeshConfig: proto.Clone(mc).(*meshconfig.MeshConfig), ClusterID: "Kubernetes",
 		})
+		locality, labels := p.place()
 		node := g.SetupProxy(&model.Proxy{
-			ID: p.Name + "." + p.Namespace, ConfigNamespace: p.Namespace, IPAddresses: p.Addresses, Labels: p.Labels,
-			Locality: util.ConvertLocality(p.Locality),
+			ID: p.Name + "." + p.Namespace, ConfigNamespace: p.Namespace, IPAddresses: p.Addresses, Labels: labels,
+			Locality: locality,
 			Metadata: &model.NodeMetadata{
 				IstioVersion: proxyRelease, Namespace: p.Namespace, ServiceAccount: p.ServiceAccount, Labels: p.Labels,
 				ClusterID: "Kubernetes", InterceptionMode: model.TrafficInterceptionMode(p.Interception), InstanceIPs: p.Addresses,
@@ -245,6 +248,19 @@ func (r *recording) ask(configs []config.Config, mc *meshconfig.MeshConfig, p pr
 			slices.SortFunc(list, func(a, b json.RawMessage) int { return strings.Compare(nameOf(a), nameOf(b)) })
 		}
 	})
+}
+
+// place is where a proxy is, and its labels with those that say so: as istiod's discovery server
+// sets them, which is not in this process.
+func (p *proxy) place() (*corev3.Locality, map[string]string) {
+	locality := util.ConvertLocality(p.Locality)
+	region, inRegion := p.Labels[labelutil.LabelTopologyRegion]
+	zone, inZone := p.Labels[labelutil.LabelTopologyZone]
+	subzone, inSubzone := p.Labels[labelutil.LabelTopologySubzone]
+	if inRegion || inZone || inSubzone {
+		locality = &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
+	}
+	return locality, labelutil.AugmentLabels(p.Labels, "Kubernetes", util.LocalityToString(locality), "", "")
 }
 
 func nameOf(body json.RawMessage) string {
