@@ -114,6 +114,7 @@ func (a *Agent) describe(proto *corev3.Node, e *enrolled, v proxy.Version) (name
 	case e.Type == bootstrap.TypeRouter:
 		a.names.Absent()
 	default:
+		a.names.SetOthers(hostsOf(slices.Concat(e.servers, e.partsServers)))
 		a.names.SetDomain(e.pair.Namespace + ".svc." + a.c.DNSDomain)
 		names, proto.ClientFeatures = a.names, append(proto.ClientFeatures, bootstrap.FeatureNames)
 	}
@@ -377,4 +378,15 @@ func (a *Agent) envoyArgs() []string {
 		return proxy.LogArgs("warning")
 	}
 	return a.c.EnvoyArgs
+}
+
+// hostsOf are the names, not the addresses, among HOST:PORT.
+func hostsOf(servers []string) (out []string) {
+	for _, s := range servers {
+		host, _, err := net.SplitHostPort(s)
+		if _, isAddress := netip.ParseAddr(host); err == nil && isAddress != nil && host != "" {
+			out = append(out, host)
+		}
+	}
+	return out
 }

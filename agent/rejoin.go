@@ -230,6 +230,9 @@ func (a *Agent) resume(ctx context.Context, e *enrolled, noted *enrollment) erro
 	if a.takeToken(ctx, e, text) {
 		e.servers = a.servers(e)
 	}
+	if a.names != nil {
+		a.names.SetOthers(hostsOf(slices.Concat(e.servers, e.partsServers)))
+	}
 	if e.client, err = svid.NewClient(svid.ClientConfig{Servers: e.servers, TTL: a.c.TTL}); err != nil {
 		return err
 	}

@@ -225,6 +225,7 @@ func TestAnswers(t *testing.T) {
 		{"2.0.240.240.in-addr.arpa.", mdns.TypePTR, none},
 		{reverseOf(t, "2001:2::1"), mdns.TypePTR, "NOERROR; PTR api.lab."},
 		{reverseOf(t, "2001:2::99"), mdns.TypePTR, none},
+		{`a\.wild.lab.`, mdns.TypeA, none}, // two labels, the first with a dot
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			r := ask(t, network, at, c.name, c.typ)
@@ -253,6 +254,36 @@ func TestAnswers(t *testing.T) {
 	version := ask(t, "udp", at, "api.lab.", mdns.TypeA, func(m *mdns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().SetVersion(1) })
 	if chaos.Rcode != mdns.RcodeRefused || notify.Rcode != mdns.RcodeNotImplemented || version.Rcode != mdns.RcodeBadVers {
 		t.Errorf("CH: %s; NOTIFY: %s; EDNS 1: %s", said(chaos), said(notify), said(version))
+	}
+}
+
+// TestNamesOfOthers has hosts that a tenant declares for everybody, to have the names of this host,
+// of addresses, and of the control plane.
+func TestNamesOfOthers(t *testing.T) {
+	t.Parallel()
+	const evil = "240.240.6.6"
+	table := &Table{}
+	table.SetDomain("shop.svc.cluster.local")
+	table.SetOthers([]string{"Mesh.lab", "control"})
+	hosts := []string{"localhost", "*.localhost", "*.arpa", "*.in-addr.arpa", "*.lab", "mesh.lab", "mesh.lab.corp.example", "control", "control.shop.svc.cluster.local", "control.corp.example"}
+	list := []*stream.Resource{}
+	for _, h := range hosts {
+		list = append(list, name(h, evil), ports(h, "http/tcp:80"))
+	}
+	table.Update(list, nil, true)
+	_, at := start(t, table)
+	for _, n := range []string{
+		"localhost.", "LOCALHOST.", "a.localhost.", "1.0.0.127.in-addr.arpa.", "0/26.2.0.192.in-addr.arpa.", "home.arpa.", "mesh.lab.", "MESH.LAB.", "mesh.lab.corp.example.", "control.",
+		"control.corp.example.", "_http._tcp.localhost.", "_localhost._tcp.", "_mesh._tcp.lab.",
+	} {
+		for _, typ := range []uint16{mdns.TypeA, mdns.TypeAAAA, mdns.TypePTR, mdns.TypeSRV, mdns.TypeTXT} {
+			if got := said(ask(t, "udp", at, n, typ)); got != "SERVFAIL" { // nobody else is asked in this test
+				t.Errorf("%s %s: %s", n, mdns.TypeToString[typ], got)
+			}
+		}
+	}
+	if got := said(ask(t, "udp", at, "meshes.lab.", mdns.TypeA)); got != "NOERROR; A "+evil {
+		t.Errorf("another host: %s", got)
 	}
 }
 

@@ -46,6 +46,32 @@ type Table struct {
 	pointers map[netip.Addr][]string
 	// domain is that of short names, NAMESPACE.svc.DOMAIN. with the final dot, or empty.
 	domain string
+	// others are names that are never answered, lower case, with the final dot.
+	others []string
+}
+
+// SetOthers says which names are never answered, whatever the mesh says: those by which the host
+// finds the control plane. Whoever may declare a host could else keep all hosts from it, for good:
+// what would take the name away again comes from there.
+func (t *Table) SetOthers(names []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.others = nil
+	for _, name := range names {
+		t.others = append(t.others, mdns.CanonicalName(name))
+	}
+}
+
+// never reports whether a name is never answered. Called with mu held.
+func (t *Table) never(name string) bool {
+	switch {
+	case strings.Contains(name, `\`): // no host has such a name, and its dots may be within labels
+		return true
+	case strings.HasSuffix(name, ".localhost."), name == "localhost.", strings.HasSuffix(name, ".arpa."): // this host's, and names of others' addresses
+		return true
+	}
+	// A search domain may follow.
+	return slices.ContainsFunc(t.others, func(o string) bool { return strings.HasPrefix(name, o) })
 }
 
 // host is one name. It is immutable.
@@ -295,6 +321,9 @@ func (h *host) readServices(list []*dnsv3.DnsTable_DnsService) error {
 func (t *Table) find(name string) *host {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	if t.never(name) {
+		return nil
+	}
 	if h := t.hosts[name]; h.answers() {
 		return h
 	}
