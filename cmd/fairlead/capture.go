@@ -189,6 +189,7 @@ Exit code 0: it can be applied; 1: the settings are wrong, or another table redi
 func newCaptureApply() *cobra.Command {
 	var f captureFlags
 	var within time.Duration
+	var keep bool
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Load the table for a minute, until it is confirmed",
@@ -196,6 +197,8 @@ func newCaptureApply() *cobra.Command {
 confirm" in time, the kernel itself stops capturing new connections, so that a mistake cannot lock you
 out of the host. If a table was confirmed before and fairlead-capture.service runs, that one comes back
 then; without the service nothing is captured.
+
+With --keep the table is confirmed at once.
 
 If the table cannot be loaded, the one before stays.
 
@@ -208,6 +211,7 @@ run.`,
 	f.bindRun(cmd)
 	f.bindState(cmd)
 	cmd.Flags().DurationVar(&within, "confirm-within", time.Minute, "how long new connections are captured until they have to be confirmed, from 1s to 24h")
+	cmd.Flags().BoolVar(&keep, "keep", false, "confirm at once; for settings that were tried on another host: nothing undoes a mistake then")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		const longest = 24 * time.Hour
 		if within < time.Second || within > longest {
@@ -228,6 +232,9 @@ run.`,
 		defer unlock()
 		if err := p.apply(cmd, f.stateDir, within); err != nil {
 			return err
+		}
+		if keep {
+			return f.confirm(cmd)
 		}
 		_, _ = fmt.Fprintf(cmd.OutOrStdout(), "applied. Open a second session to this host, and check your service; then run `fairlead capture confirm`.\n"+
 			"Without it new connections go directly again in %s.\n", within)
@@ -310,26 +317,31 @@ Exit code 0: confirmed; 1: there is nothing to confirm, or the time is over; 2: 
 			return err
 		}
 		defer unlock()
-		_, err = capture.LoadPending(f.stateDir)
-		if errors.Is(err, fs.ErrNotExist) {
-			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "nothing to confirm: run `fairlead capture apply` first; what is not confirmed in time is undone")
-			return errInvalid
-		}
-		if err != nil {
-			return err
-		}
-		err = capture.Kernel{}.Confirm(func() error { return capture.SaveConfirmed(f.stateDir) })
-		if errors.Is(err, capture.ErrExpired) || errors.Is(err, capture.ErrNoTable) {
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%v: run `fairlead capture apply` again\n", err)
-			return errInvalid
-		}
-		if err != nil {
-			return err
-		}
-		_, _ = fmt.Fprintln(cmd.OutOrStdout(), "confirmed")
-		return nil
+		return f.confirm(cmd)
 	}
 	return cmd
+}
+
+// confirm keeps what is applied. The lock is held.
+func (f *captureFlags) confirm(cmd *cobra.Command) error {
+	_, err := capture.LoadPending(f.stateDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "nothing to confirm: run `fairlead capture apply` first; what is not confirmed in time is undone")
+		return errInvalid
+	}
+	if err != nil {
+		return err
+	}
+	err = capture.Kernel{}.Confirm(func() error { return capture.SaveConfirmed(f.stateDir) })
+	if errors.Is(err, capture.ErrExpired) || errors.Is(err, capture.ErrNoTable) {
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%v: run `fairlead capture apply` again\n", err)
+		return errInvalid
+	}
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(cmd.OutOrStdout(), "confirmed")
+	return nil
 }
 
 func newCaptureRemove() *cobra.Command {

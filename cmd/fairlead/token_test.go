@@ -109,6 +109,33 @@ func TestTokenCreateOut(t *testing.T) {
 
 // TestTokenListAndRevoke makes tokens, finds them in the list without their secrets, and
 // revokes one by the id that the list shows.
+// TestTokensOfHosts: one command makes the tokens of several hosts, each in a file of its own.
+func TestTokensOfHosts(t *testing.T) { //nolint:paralleltest // changes the directory
+	run := controlPlane(t)
+	t.Chdir(t.TempDir())
+	code, out, errs := cli(t, "token", "create", "--run-dir", run, "web-1=shop/web", "orders-1=shop/orders")
+	if code != 0 {
+		t.Fatalf("%d: %s%s", code, out, errs)
+	}
+	for _, host := range []string{"web-1", "orders-1"} {
+		info, err := os.Stat(host + ".token")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 || !strings.Contains(out, host+".token") {
+			t.Errorf("%s: mode %v, said %q", host, info.Mode(), out)
+		}
+	}
+	for _, args := range [][]string{{"web-2"}, {"web-2="}, {"=shop/web"}, {"../web-2=shop/web"}, {"web-2=shop/web", "--host", "x"}, {"web-2=shop/web", "--out", "x"}, {"web-3=shop/web", "nonsense"}} {
+		if code, out, _ := cli(t, append([]string{"token", "create", "--run-dir", run}, args...)...); code == 0 {
+			t.Errorf("%q made a token: %s", args, out)
+		}
+	}
+	if left, err := filepath.Glob("*"); err != nil || len(left) != 2 {
+		t.Errorf("files %q, %v", left, err)
+	}
+}
+
 func TestTokenListAndRevoke(t *testing.T) {
 	t.Parallel()
 	run := controlPlane(t)

@@ -29,9 +29,10 @@ func page(t *testing.T, one, two string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	steps, _, _ := strings.Cut(string(b), "\n## The same in five commands\n")
 	names := strings.NewReplacer("10.0.0.1", one, "10.0.0.2", two, "[fairlead-agent]", fmt.Sprintf("[%d]", proxyUser), "[web]", fmt.Sprintf("[%d]", appUser))
 	var out []string
-	for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(b), -1) {
+	for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(steps, -1) {
 		out = append(out, names.Replace(m[1]))
 	}
 	if len(out) != 5 {
