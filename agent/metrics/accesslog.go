@@ -273,7 +273,11 @@ func grpcStatus(e *datav3.HTTPAccessLogEntry) string {
 	if s, ok := e.GetResponse().GetResponseHeaders()["grpc-status"]; ok {
 		return s
 	}
-	return statusOfHTTP(e.GetResponse().GetResponseCode().GetValue())
+	code := e.GetResponse().GetResponseCode().GetValue()
+	if code == 0 { // its client left; as later Envoys, which then do not know that it was gRPC
+		return ""
+	}
+	return statusOfHTTP(code)
 }
 
 // statusOfHTTP is the status of a gRPC request that was answered without one, as gRPC's
@@ -352,47 +356,23 @@ func (o *observed) key() []byte {
 	return b
 }
 
-// responseFlags are the short names of flags as Envoy writes them, in its order.
+// responseFlags are the short names of flags as Envoy writes them.
 func responseFlags(f *datav3.ResponseFlags) string {
 	if f == nil {
 		return ""
 	}
+	set := []bool{
+		f.GetFailedLocalHealthcheck(), f.GetNoHealthyUpstream(), f.GetUpstreamRequestTimeout(), f.GetLocalReset(), f.GetUpstreamRemoteReset(),
+		f.GetUpstreamConnectionFailure(), f.GetUpstreamConnectionTermination(), f.GetUpstreamOverflow(), f.GetNoRouteFound(), f.GetDelayInjected(),
+		f.GetFaultInjected(), f.GetRateLimited(), f.GetUnauthorizedDetails() != nil, f.GetRateLimitServiceError(), f.GetDownstreamConnectionTermination(),
+		f.GetUpstreamRetryLimitExceeded(), f.GetStreamIdleTimeout(), f.GetInvalidEnvoyRequestHeaders(), f.GetDownstreamProtocolError(),
+		f.GetUpstreamMaxStreamDurationReached(), f.GetResponseFromCacheFilter(), f.GetNoFilterConfigFound(), f.GetDurationTimeout(),
+		f.GetUpstreamProtocolError(), f.GetNoClusterFound(), f.GetOverloadManager(), f.GetDnsResolutionFailure(), f.GetDownstreamRemoteReset(),
+	}
 	var out []string
-	for _, x := range []struct {
-		set  bool
-		name string
-	}{
-		{f.GetFailedLocalHealthcheck(), "LH"},
-		{f.GetNoHealthyUpstream(), "UH"},
-		{f.GetUpstreamRequestTimeout(), "UT"},
-		{f.GetLocalReset(), "LR"},
-		{f.GetUpstreamRemoteReset(), "UR"},
-		{f.GetUpstreamConnectionFailure(), "UF"},
-		{f.GetUpstreamConnectionTermination(), "UC"},
-		{f.GetUpstreamOverflow(), "UO"},
-		{f.GetNoRouteFound(), "NR"},
-		{f.GetDelayInjected(), "DI"},
-		{f.GetFaultInjected(), "FI"},
-		{f.GetRateLimited(), "RL"},
-		{f.GetUnauthorizedDetails() != nil, "UAEX"},
-		{f.GetRateLimitServiceError(), "RLSE"},
-		{f.GetDownstreamConnectionTermination(), "DC"},
-		{f.GetUpstreamRetryLimitExceeded(), "URX"},
-		{f.GetStreamIdleTimeout(), "SI"},
-		{f.GetInvalidEnvoyRequestHeaders(), "IH"},
-		{f.GetDownstreamProtocolError(), "DPE"},
-		{f.GetUpstreamMaxStreamDurationReached(), "UMSDR"},
-		{f.GetResponseFromCacheFilter(), "RFCF"},
-		{f.GetNoFilterConfigFound(), "NFCF"},
-		{f.GetDurationTimeout(), "DT"},
-		{f.GetUpstreamProtocolError(), "UPE"},
-		{f.GetNoClusterFound(), "NC"},
-		{f.GetOverloadManager(), "OM"},
-		{f.GetDnsResolutionFailure(), "DF"},
-		{f.GetDownstreamRemoteReset(), "DR"},
-	} {
-		if x.set {
-			out = append(out, x.name)
+	for i, name := range flagNames() {
+		if set[i] {
+			out = append(out, name)
 		}
 	}
 	return strings.Join(out, ",")

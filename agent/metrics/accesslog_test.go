@@ -240,7 +240,10 @@ func TestRequestsOfAccessLogs(t *testing.T) {
 		entry(200, nil), entry(200, nil), entry(503, func(e *datav3.HTTPAccessLogEntry) {
 			e.CommonProperties.ResponseFlags = &datav3.ResponseFlags{NoHealthyUpstream: true, UpstreamRetryLimitExceeded: true}
 		}),
-		entry(200, grpcCall),
+		entry(200, grpcCall), entry(0, func(e *datav3.HTTPAccessLogEntry) {
+			grpcCall(e)
+			e.Response.ResponseTrailers = nil
+		}),
 		entry(200, func(e *datav3.HTTPAccessLogEntry) {
 			e.Response.ResponseTrailers = map[string]string{"grpc-status": "5"}
 		}), // no gRPC request
@@ -260,7 +263,8 @@ func TestRequestsOfAccessLogs(t *testing.T) {
 		n      uint64
 		labels []string
 	}{
-		{5, nil},
+		{6, nil},
+		{1, []string{"response_code=0", "grpc_response_status="}},
 		{3, []string{"response_code=200", "request_protocol=http", "response_flags=-"}},
 		{1, []string{"response_code=503", "response_flags=UH,URX"}},
 		{1, []string{"request_protocol=grpc", "grpc_response_status=5"}},

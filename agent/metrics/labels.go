@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,8 +217,29 @@ func (o *observed) complete(own Workload) []label {
 	if !o.tcp {
 		out = append(out, label{"response_code", number(o.code, 999)}, label{"grpc_response_status", number(o.grpc, 16)})
 	}
-	out = append(out, label{"response_flags", orElse(o.flags, "-")}, label{"connection_security_policy", security})
+	out = append(out, label{"response_flags", orElse(sortedFlags(o.flags), "-")}, label{"connection_security_policy", security})
 	return o.override(out)
+}
+
+// flagNames are the short names of Envoy's response flags, in the order of its documentation.
+func flagNames() []string {
+	return []string{
+		"LH", "UH", "UT", "LR", "UR", "UF", "UC", "UO", "NR", "DI", "FI", "RL", "UAEX", "RLSE", "DC", "URX", "SI", "IH", "DPE", "UMSDR", "RFCF", "NFCF", "DT", "UPE", "NC", "OM",
+		"DF", "DR",
+	}
+}
+
+// sortedFlags are flags in one order. Envoys write them in the order in which they were set, which
+// differs between releases, and would make several series of one.
+func sortedFlags(flags string) string {
+	if !strings.Contains(flags, ",") {
+		return flags
+	}
+	list, names := strings.Split(flags, ","), flagNames()
+	slices.SortStableFunc(list, func(a, b string) int {
+		return cmp.Compare(uint(slices.Index(names, a)), uint(slices.Index(names, b))) // one of a later release is last
+	})
+	return strings.Join(list, ",")
 }
 
 // side is one end of a request.

@@ -28,6 +28,7 @@ func TestLabels(t *testing.T) {
 		"grpc":             {observed{reporter: source, grpc: "0"}, map[string]string{"request_protocol": "grpc", "grpc_response_status": "0"}},
 		"grpc_of_its_own":  {observed{reporter: source, grpc: "4711"}, map[string]string{"request_protocol": "grpc", "grpc_response_status": "unknown"}},
 		"code_of_its_own":  {observed{reporter: source, code: "123456"}, map[string]string{"response_code": "unknown"}},
+		"flags":            {observed{reporter: source, flags: "URX,NEW,UF"}, map[string]string{"response_flags": "UF,URX,NEW"}},
 		"no_code":          {observed{reporter: source, code: "0"}, map[string]string{"response_code": "0"}},
 		"tcp":              {observed{reporter: source, tcp: true}, map[string]string{"request_protocol": "tcp", "response_code": "absent", "grpc_response_status": "absent", "response_flags": "-"}},
 		"principal_first":  {observed{reporter: source, peer: "a;shop;a;v1;c", principal: id}, map[string]string{"destination_workload_namespace": "clients", "destination_service_namespace": "clients"}},

@@ -37,7 +37,6 @@ type row struct {
 	t     *testing.T
 	hosts []meshtest.Host
 	http  *http.Client
-	conn  *grpc.ClientConn // to back
 	// clientAgent is the agent of the client.
 	clientAgent *meshtest.Process
 
@@ -49,20 +48,24 @@ type row struct {
 	// answered is what back's application has answered, by path.
 	mu       sync.Mutex
 	answered map[string]int
-	received int // bytes over TCP
+	received int                         // bytes over TCP
+	conns    map[string]*grpc.ClientConn // by address and host
 }
 
 // startRow starts a row with Envoys of a version, and with agents that have further arguments.
 func startRow(t *testing.T, version string, args ...string) *row {
 	t.Helper()
 	r := &row{
-		Mesh: meshtest.New(t, "internal/e2e/traffic/testdata/exact", map[string]int{"front": 18081, "http": 18082, "grpc": 18083, "tcp": 18084}),
-		t:    t, release: make(chan struct{}), answered: map[string]int{},
+		Mesh: meshtest.New(t, "internal/e2e/traffic/testdata/exact", map[string]int{"front": 18081, "http": 18082, "grpc": 18083, "tcp": 18084, "nobody": 18085}),
+		t:    t, release: make(chan struct{}), answered: map[string]int{}, conns: map[string]*grpc.ClientConn{},
 	}
 	binary := envoytest.BinaryVersion(t, version)
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	if err := os.WriteFile(config, []byte("defaultProviders: {metrics: [prometheus]}\n"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	for i, w := range []way{{}, {plain: true}} {
+		r.Write(fmt.Sprintf("failing-%d.yaml", i), failing(w))
 	}
 	r.StartServer("--mesh-config", config)
 	r.serve()
@@ -78,12 +81,6 @@ func startRow(t *testing.T, version string, args ...string) *row {
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
 	r.http = &http.Client{Transport: tr, Timeout: envoytest.Patience}
-	conn, err := grpc.NewClient("passthrough:///"+r.at(11, 9090), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority(backHost))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	r.conn = conn
 	r.ready()
 	return r
 }
@@ -93,21 +90,15 @@ func (r *row) ready() {
 	r.t.Helper()
 	r.AwaitLive("client", "front", "back")
 	settle(r.t, func() error {
-		for _, host := range []string{frontHost, "retried.shop.internal", "routes.shop.internal"} {
-			if code, err := r.get(r.t.Context(), r.at(11, 9080), host, "/known"); err != nil || code != http.StatusOK {
-				return fmt.Errorf("%s: %d %w", host, code, err)
+		for _, host := range []string{frontHost, "routes.shop.internal"} {
+			if err := r.gives(r.at(11, 9080), host, "/known", http.StatusOK)(); err != nil {
+				return err
 			}
-		}
-		if code, err := r.get(r.t.Context(), r.at(11, 9082), fullHost, "/known"); err != nil || code != http.StatusOK {
-			return fmt.Errorf("full: %d %w", code, err)
-		}
-		if code, err := r.get(r.t.Context(), r.at(11, 9080), "gone.shop.internal", "/"); err != nil || code != http.StatusServiceUnavailable {
-			return fmt.Errorf("gone: %d %w", code, err)
 		}
 		if err := r.invoke(codes.OK); err != nil {
 			return err
 		}
-		return errors.Join(r.line(r.at(11, 9000)), r.line(r.at(13, 9000)))
+		return errors.Join(r.line(r.at(11, 9000)), r.line(r.at(13, 9000)), r.failing())
 	})
 }
 
@@ -129,12 +120,7 @@ func (r *row) serve() {
 		r.mu.Unlock()
 		switch in.URL.Path {
 		case "/hold":
-			r.held.Add(1)
-			defer r.held.Add(-1)
-			select {
-			case <-r.release:
-			case <-in.Context().Done():
-			}
+			r.hold(in.Context())
 		case "/fail":
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case "/missing":
@@ -147,7 +133,7 @@ func (r *row) serve() {
 		s.Start()
 		r.t.Cleanup(s.Close)
 	}
-	g := grpc.NewServer(grpc.UnknownServiceHandler(answerStatus))
+	g := grpc.NewServer(grpc.UnknownServiceHandler(r.answerStatus))
 	lis := r.listen("grpc")
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = g.Serve(lis) })
@@ -177,22 +163,52 @@ func (r *row) listen(name string) net.Listener {
 	return l
 }
 
+// hold keeps a request until it is released or its client has left.
+func (r *row) hold(ctx context.Context) {
+	r.held.Add(1)
+	defer r.held.Add(-1)
+	select {
+	case <-r.release:
+	case <-ctx.Done():
+	}
+}
+
 // answerStatus answers with the status that the request names: with a message for OK, so that the
 // status is in trailers, and else with trailers only.
-func answerStatus(_ any, s grpc.ServerStream) error {
+func (r *row) answerStatus(_ any, s grpc.ServerStream) error {
 	md, _ := metadata.FromIncomingContext(s.Context())
 	var in structpb.Struct
 	if err := s.RecvMsg(&in); err != nil {
 		return err
 	}
-	if want := md.Get("want"); len(want) == 1 && want[0] != "0" {
-		var code codes.Code
-		if err := code.UnmarshalJSON([]byte(want[0])); err != nil {
+	want := codes.OK
+	switch path := md.Get("path"); {
+	case len(path) != 1:
+	case path[0] == "/hold":
+		if r.hold(s.Context()); s.Context().Err() != nil {
+			want = codes.Canceled
+		}
+	case path[0] != "/known":
+		var err error
+		if want, err = codeOf(md); err != nil {
 			return err
 		}
-		return status.Error(code, "as asked")
+	}
+	r.mu.Lock()
+	r.answered[fmt.Sprintf("gRPC %d", want)]++
+	r.mu.Unlock()
+	if want != codes.OK {
+		return status.Error(want, "as asked")
 	}
 	return s.SendMsg(&in)
+}
+
+// codeOf is the status that a request asks for.
+func codeOf(md metadata.MD) (code codes.Code, err error) {
+	if want := md.Get("want"); len(want) == 1 {
+		err = code.UnmarshalJSON([]byte(want[0]))
+	}
+	return code, err
 }
 
 // echo answers each line with itself, twice.
@@ -234,18 +250,49 @@ func (r *row) get(ctx context.Context, address, host, path string) (int, error) 
 
 // invoke calls back over gRPC for a status.
 func (r *row) invoke(want codes.Code) error {
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
-	defer cancel()
-	err := r.conn.Invoke(metadata.AppendToOutgoingContext(ctx, "want", strconv.Itoa(int(want))), "/shop.Inventory/Stock", &structpb.Struct{}, &structpb.Struct{})
-	if status.Code(err) != want {
+	if err := r.call(r.t.Context(), r.at(11, 9090), backHost, "/status", want); status.Code(err) != want {
 		return fmt.Errorf("gRPC: %w, want %s", err, want)
 	}
-	r.asked.Add(1)
 	return nil
 }
 
+// call asks a host over gRPC, over one connection. path says what its application does: it answers
+// with a status, or holds the call.
+func (r *row) call(ctx context.Context, address, host, path string, want codes.Code) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := r.connection(address, host)
+	if err != nil {
+		return err
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "path", path, "want", strconv.Itoa(int(want)))
+	err = conn.Invoke(ctx, "/shop.Inventory/Stock", &structpb.Struct{}, &structpb.Struct{})
+	if status.Code(err) == want {
+		r.asked.Add(1)
+	}
+	return err
+}
+
+func (r *row) connection(address, host string) (*grpc.ClientConn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if conn := r.conns[address+host]; conn != nil {
+		return conn, nil
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority(host))
+	if err != nil {
+		return nil, err
+	}
+	r.t.Cleanup(func() { _ = conn.Close() })
+	r.conns[address+host] = conn
+	return conn, nil
+}
+
 // line makes a connection, sends a line, reads the answer, and ends.
-func (r *row) line(address string) error {
+func (r *row) line(address string) error { return r.during(address, func() {}) }
+
+// during is as line, and does something before it ends.
+func (r *row) during(address string, f func()) error {
 	c, err := dial(r.t.Context(), address, nil)
 	if err != nil {
 		return err
@@ -259,6 +306,7 @@ func (r *row) line(address string) error {
 		return fmt.Errorf("%q: %w", got, err)
 	}
 	r.lines.Add(1)
+	f()
 	return nil
 }
 
