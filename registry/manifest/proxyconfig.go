@@ -185,7 +185,7 @@ var statTag = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.]{0,127}$`)
 //
 //nolint:gochecknoglobals // a read-only table
 var refusedMetadata = map[string]string{
-	"ISTIO_META_DNS_CAPTURE":             "agents capture no DNS requests",
+	"ISTIO_META_DNS_CAPTURE":             "an agent answers DNS queries with its flag --dns, and the resolver of the host sends it the names of the mesh (docs/dns.md)",
 	"ISTIO_META_ENABLE_HBONE":            "there is no HBONE",
 	"ISTIO_META_HTTP10":                  "proxies refuse HTTP/1.0",
 	"ISTIO_META_HTTP_PROXY_PORT":         "agents have the flag --http-proxy-port",

@@ -64,7 +64,7 @@ func TestBrokenAnnotation(t *testing.T) {
 		{"tracing: {zipkin: {address: 'a:1'}}", "tracing.zipkin: not in force: a tracer is for all proxies"},
 		{"tracing: {tlsSettings: {mode: SIMPLE}}", "tracing.tlsSettings: not in force"},
 		{"tracing: {customTags: {a: {header: {name: 'a b'}}}}", "is not the name of a header"},
-		{"proxyMetadata: {ISTIO_META_DNS_CAPTURE: \"true\"}", "proxyMetadata.ISTIO_META_DNS_CAPTURE: not in force: agents capture no DNS requests"},
+		{"proxyMetadata: {ISTIO_META_DNS_CAPTURE: \"true\"}", "proxyMetadata.ISTIO_META_DNS_CAPTURE: not in force: an agent answers DNS queries with its flag --dns, and the resolver of the host sends it the names of the mesh (docs/dns.md)"},
 		{"proxyStatsMatcher: {inclusionRegexps: [\"(\"]}", "not a regular expression"},
 		{"proxyStatsMatcher: {inclusionRegexps: [\"((a{100}){100}){100}\"]}", "regular expression"},
 		{"proxyStatsMatcher: {inclusionRegexps: [\"a{1000}b{1000}c{1000}d{1000}e{1000}\"]}", "too large"},
@@ -145,7 +145,7 @@ func TestProxyConfigKind(t *testing.T) {
 	}
 	for spec, want := range map[string]string{
 		"{concurrency: 2000}": "2000 is not from 0",
-		`{environmentVariables: {ISTIO_META_DNS_CAPTURE: "true"}}`: "spec.environmentVariables.ISTIO_META_DNS_CAPTURE: not in force: agents capture no DNS requests",
+		`{environmentVariables: {ISTIO_META_DNS_CAPTURE: "true"}}`: "spec.environmentVariables.ISTIO_META_DNS_CAPTURE: not in force: an agent answers DNS queries with its flag --dns, and the resolver of the host sends it the names of the mesh (docs/dns.md)",
 	} {
 		if o := decode(spec); len(o.NotInForce) != 1 || !strings.Contains(o.NotInForce[0].String(), want) || o.Fragment() != nil {
 			t.Errorf("%s: %v; want %s", spec, o.NotInForce, want)
