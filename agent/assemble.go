@@ -260,7 +260,7 @@ func (a *Agent) envoy(
 		LogFile: a.c.EnvoyLog, LogBounded: a.c.AccessLogFiles > 0 || a.c.EnvoyOutput != nil,
 		Fingerprint: first.Fingerprint, Args: first.Args, Env: first.Env, Listens: listens, DrainTime: a.drainNow(), LeaveRunning: a.c.LeaveRunning,
 		Renew:   l.renew,
-		Leaving: a.finishMetrics,
+		Leaving: a.finishMetrics, Replacing: a.readReplaced,
 	})
 	return p, running, err
 }

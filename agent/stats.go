@@ -68,6 +68,16 @@ func (a *Agent) ServeMetricsAt(port uint16, chosen bool) {
 	a.portChosen.Store(chosen)
 }
 
+// readReplaced reads the counters of an Envoy of an earlier agent before it is stopped.
+func (a *Agent) readReplaced(ctx context.Context) {
+	a.mu.Lock()
+	c := a.metrics
+	a.mu.Unlock()
+	if c != nil {
+		c.ReadReplaced(ctx)
+	}
+}
+
 // finishMetrics saves the counters before Envoy is stopped or left.
 func (a *Agent) finishMetrics(ctx context.Context, left bool) {
 	a.mu.Lock()

@@ -91,12 +91,13 @@ type Collector struct {
 	// savedOpen are its connections, until it is known which Envoy runs. The store's mu guards it.
 	savedOpen []stateOpen
 	// left is what the agent before this one saved if it left its Envoy running, until an Envoy
-	// runs; or nil. It, followed and lastRead are owned by whoever reads Envoy.
+	// runs; or nil. It, followed, replaced and lastRead are owned by whoever reads Envoy.
 	left *state
-	// followed is the Envoy that was seen last, and lastRead when it was read last.
-	followed Process
-	lastRead time.Time
-	losses   losses
+	// followed is the Envoy that was seen last, and lastRead when it was read last. replaced was
+	// read before its end.
+	followed, replaced Process
+	lastRead           time.Time
+	losses             losses
 
 	failures, malformed atomic.Uint64
 	failureLines        loglimit.Limiter

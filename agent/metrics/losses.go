@@ -142,7 +142,7 @@ func (c *Collector) follow(running Process) {
 	if c.followed.is(running) {
 		return
 	}
-	if c.followed.PID != 0 {
+	if c.followed.PID != 0 && !c.followed.is(c.replaced) {
 		c.lose(envoyEnded, c.lastRead)
 	}
 	if left := c.left; left != nil && running.PID != 0 {

@@ -151,6 +151,28 @@ func TestLastReadingThatFailsIsALoss(t *testing.T) {
 	}
 }
 
+// TestReplacedEnvoyIsNoLoss: an Envoy of an earlier agent that was read before another one takes its
+// place is no loss; one that could not be read is.
+func TestReplacedEnvoyIsNoLoss(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]uint64{"read": 0, "unread": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAgents(t)
+			r := a.next(t, running(1, "a"))
+			r.scrape(t)
+			if want > 0 {
+				a.envoy.cut = 5
+			}
+			r.ReadReplaced(t.Context())
+			a.envoy.cut = 0
+			r.scrape(t) // it still runs
+			r.process = running(2, "b")
+			a.lost(t, r, want, 0)
+		})
+	}
+}
+
 // TestBrokenLosses: a file that cannot be read is an agent that counted; the number begins anew.
 func TestBrokenLosses(t *testing.T) {
 	t.Parallel()

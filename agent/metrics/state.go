@@ -70,6 +70,21 @@ func (c *Collector) Finish(ctx context.Context, left bool) {
 	}
 }
 
+// ReadReplaced reads an Envoy for the last time that another one is about to replace. If that
+// succeeds, its end is no loss.
+func (c *Collector) ReadReplaced(ctx context.Context) {
+	running := c.c.Process()
+	if _, err := c.read(ctx, requestsOnly, nil); err != nil {
+		return // logged, and its end is a loss
+	}
+	select {
+	case <-c.reads:
+		c.replaced = running
+		c.reads <- struct{}{}
+	case <-ctx.Done():
+	}
+}
+
 func (c *Collector) isFinished() bool {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()

@@ -60,6 +60,9 @@ type Config struct {
 	// Leaving is called before Run stops Envoy at its end, when it has drained, or leaves it
 	// running, which left says; may be nil.
 	Leaving func(ctx context.Context, left bool)
+	// Replacing is called before an Envoy of an earlier agent is stopped because it was started
+	// with something else, when it has drained; may be nil.
+	Replacing func(ctx context.Context)
 	// Credential is the user that Envoy runs as, or nil: the agent's own.
 	Credential *syscall.Credential
 }
@@ -167,6 +170,12 @@ func Running(stateFile, binary, bootstrapPath string) bool {
 func (p *Process) leaving(ctx context.Context, left bool) {
 	if p.c.Leaving != nil {
 		p.c.Leaving(context.WithoutCancel(ctx), left)
+	}
+}
+
+func (p *Process) replacing(ctx context.Context) {
+	if p.c.Replacing != nil {
+		p.c.Replacing(ctx)
 	}
 }
 
@@ -289,9 +298,11 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 	if r.Fingerprint != p.launch.Fingerprint {
 		p.log.WarnContext(ctx, "restarting Envoy: its bootstrap differs from this release's", "pid", h.pid)
 		defer h.close()
+		p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true}) // until it has ended
+		defer p.set(Status{})
 		ended := make(chan error, 1)
 		go func() { ended <- h.wait() }()
-		return nil, p.stop(context.WithoutCancel(ctx), h, ended, func(context.Context) {})
+		return nil, p.stop(context.WithoutCancel(ctx), h, ended, p.replacing)
 	}
 	p.log.InfoContext(ctx, "taking over the running Envoy", "pid", h.pid)
 	p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true})

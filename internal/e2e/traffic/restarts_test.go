@@ -204,6 +204,7 @@ func TestRestartsCountOn(t *testing.T) {
 			r.plannedUnderLoad()
 			r.plannedBesideEnvoy()
 			r.lost(0, 0)
+			r.plannedReplaced(version)
 			r.killedEnvoy()
 			r.lost(1, 0)
 			r.killedAgent(version)
@@ -287,6 +288,35 @@ func (r *row) plannedBesideEnvoy() {
 	if now := r.EnvoyPID("client"); now != envoy {
 		r.t.Errorf("Envoy is process %d, was %d", now, envoy)
 	}
+}
+
+// plannedReplaced: an agent replaces an Envoy that was left running, because its bootstrap differs,
+// as after an upgrade. What that Envoy has counted since is not lost. An Envoy that does not count
+// by itself has nobody who gets its entries meanwhile.
+func (r *row) plannedReplaced(version string) {
+	r.t.Helper()
+	const meanwhile = 40
+	envoy := r.EnvoyPID("client")
+	before, asked := r.still(), r.asked.Load()
+	r.clientAgent.Stop()
+	r.ask(meanwhile)
+	r.startClient("--envoy-include-stats", "listener_manager.lds")
+	envoytest.Eventually(r.t, envoytest.Patience, func() error {
+		if now := r.EnvoyPID("client"); now == envoy || now == 0 {
+			return errors.New("Envoy was not replaced")
+		}
+		return nil
+	})
+	r.awaitWay()
+	r.ask(10)
+	missing := float64(r.asked.Load()-asked) - (r.still() - before)
+	if most := map[bool]float64{true: meanwhile}[version == envoytest.Oldest]; missing < 0 || missing > most {
+		r.t.Errorf("an Envoy was replaced: %v requests are missing, want at most %v", missing, most)
+	}
+	r.lost(0, 0)
+	r.clientAgent.Stop()
+	r.startClient("--leave-running")
+	r.awaitWay()
 }
 
 // killedEnvoy: what the agent has read stays, and what it has not is missing at most.
