@@ -49,6 +49,10 @@ type Input struct {
 	// Ports are where Envoy and the agent will listen besides, if the agent does not run, and Usual
 	// where they will listen if nobody else does: otherwise the agent takes free ports.
 	Ports, Usual []netip.AddrPort
+	// ResolvConf names the host's nameservers; empty means /etc/resolv.conf. DNSPort is theirs; zero
+	// means 53.
+	ResolvConf string
+	DNSPort    uint16
 	// Ask asks the running agent. It returns an error if none runs.
 	Ask func(ctx context.Context) (Agent, error)
 	// AskCapture asks the kernel and the service what is captured; nil means that nobody is asked.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -193,4 +194,45 @@ func write(t *testing.T, dir, name, content string) {
 func addrPort(t *testing.T, l net.Listener) netip.AddrPort {
 	t.Helper()
 	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// TestNameservers has nameservers that answer, and some that do not: to be named in resolv.conf is not
+// to be well.
+func TestNameservers(t *testing.T) {
+	t.Parallel()
+	up, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = up.Close() })
+	go func() {
+		b := make([]byte, 512)
+		for {
+			n, from, err := up.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			b[2] |= 0x80
+			_, _ = up.WriteTo(b[:n], from)
+		}
+	}()
+	in := well(t)
+	in.DNSPort = netip.MustParseAddrPort(up.LocalAddr().String()).Port()
+	in.ResolvConf = in.StateDir + "/resolv.conf"
+	for content, want := range map[string][]check.State{
+		"nameserver 127.0.0.1\n":                          {check.OK},
+		"nameserver 127.0.0.2\n":                          {check.Warning},
+		"nameserver 127.0.0.2\nnameserver 127.0.0.1\n":    {check.Warning, check.OK},
+		"nameserver 127.0.0.2\nnameserver no-address..\n": {check.Warning, check.Warning},
+		"search lab\n":                                    {check.Warning},
+	} {
+		write(t, in.StateDir, "resolv.conf", content)
+		var got []check.State
+		for _, f := range of(check.Run(t.Context(), in), "dns") {
+			got = append(got, f.State)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", content, got, want)
+		}
+	}
 }

@@ -105,27 +105,6 @@ func (r *run) address(context.Context) {
 	r.add("address", OK, r.Address.String(), "")
 }
 
-// names checks that the host resolves names at all.
-func (r *run) names(context.Context) {
-	const file = "/etc/resolv.conf"
-	b, err := os.ReadFile(file)
-	if err != nil {
-		r.add("dns", Warning, fmt.Sprintf("%v", err), "write it, unless no program of this host needs names from DNS")
-		return
-	}
-	var servers []string
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
-			servers = append(servers, f[1])
-		}
-	}
-	if len(servers) == 0 {
-		r.add("dns", Warning, file+" names no server", "name one, unless no program of this host needs names from DNS")
-		return
-	}
-	r.add("dns", OK, file+" names "+strings.Join(servers, ", "), "")
-}
-
 // envoy looks for an Envoy that the agent can run.
 func (r *run) envoy(ctx context.Context) {
 	b, err := proxy.FindBinary(ctx, r.Envoy, r.Environ)
