@@ -23,8 +23,12 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// inNamespace is set in the process that runs in a network namespace of its own.
-const inNamespace = "FAIRLEAD_TEST_IN_NAMESPACE"
+// inNamespace is set in the process that runs in a network namespace of its own: to a version of Envoy,
+// with ipv6Only behind it for a host that has no IPv4 but 127.0.0.1.
+const (
+	inNamespace = "FAIRLEAD_TEST_IN_NAMESPACE"
+	ipv6Only    = "-ipv6"
+)
 
 // speaksFirstWithin separates a server that is heard after the detection timeout of capture, 1 s,
 // from one that is heard after that of other listeners, 15 s.
@@ -76,7 +80,8 @@ const capturing = `table inet test {
 
 // TestCapturedPackets has a real Envoy, and the kernel redirect connections to it: by the
 // allocated addresses of IPv4 and IPv6 each service is reached, and no other one of the same
-// port. A plaintext client hears a server that speaks first.
+// port. A plaintext client hears a server that speaks first. A host with IPv6 only is no exception:
+// its listeners' first address is 0.0.0.0, and `::` is the other one.
 func TestCapturedPackets(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -86,7 +91,8 @@ func TestCapturedPackets(t *testing.T) {
 		runCaptured(t, version)
 		return
 	}
-	for _, version := range envoytest.Versions() {
+	versions := envoytest.Versions()
+	for _, version := range append(versions, versions[0]+ipv6Only) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			child := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run=^TestCapturedPackets$", "-test.v")
@@ -140,27 +146,38 @@ func says(t *testing.T, address, line string) {
 func runCaptured(t *testing.T, version string) {
 	t.Helper()
 	must(t, "", "ip", "link", "set", "lo", "up")
-	for _, a := range []string{"10.77.0.1/32", "10.77.0.2/32", "10.77.0.3/32", "fd77::1/128"} {
-		must(t, "", "ip", "address", "add", a, "dev", "lo")
+	version, six := strings.CutSuffix(version, ipv6Only)
+	addresses, of := []string{"10.77.0.1/32", "10.77.0.2/32", "10.77.0.3/32", "fd77::1/128"}, strings.NewReplacer()
+	if six {
+		addresses, of = []string{"fd77::1/128", "fd77::2/128", "fd77::3/128"}, strings.NewReplacer("10.77.0.", "fd77::")
 	}
-	must(t, "", "ip", "address", "add", "::6/128", "dev", "lo", "preferred_lft", "0")
-	for _, r := range []string{"240.240.0.0/16", "2001:2::/48"} {
-		must(t, "", "ip", "route", "add", r, "dev", "lo")
+	for _, a := range addresses {
+		must(t, "", "ip", "address", "add", a, "dev", "lo", "nodad") // it can be bound at once
 	}
+	must(t, "", "ip", "address", "add", "::6/128", "dev", "lo", "preferred_lft", "0", "nodad")
+	must(t, "", "ip", "route", "add", "240.240.0.0/16", "dev", "lo", "scope", "host") // as capture has it: a host may have 127.0.0.1 only
+	must(t, "", "ip", "route", "add", "2001:2::/48", "dev", "lo")
 	must(t, capturing, nft(t), "-f", "-")
-	says(t, "10.77.0.2:3306", "one")
-	says(t, "10.77.0.3:3306", "two")
-	says(t, "10.77.0.1:5000", "own, IPv4")
-	says(t, "[fd77::1]:5000", "own, IPv6")
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "10.77.0.2:8080")
+	says(t, net.JoinHostPort(of.Replace("10.77.0.2"), "3306"), "one")
+	says(t, net.JoinHostPort(of.Replace("10.77.0.3"), "3306"), "two")
+	own := map[string]string{"[fd77::1]:5000": "own, IPv6"}
+	if !six {
+		own["10.77.0.1:5000"] = "own, IPv4"
+	}
+	for at, line := range own {
+		says(t, at, line)
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(of.Replace("10.77.0.2"), "8080"))
 	fatalIf(t, err, "listening")
 	web := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "web") })}
 	t.Cleanup(func() { _ = web.Close() })
 	go func() { _ = web.Serve(l) }()
 
-	s := allocatedSnapshot(t, capturedMesh)
-	p := proxyFile{Namespace: "shop", ServiceAccount: "own", IP: "10.77.0.1", Interception: "REDIRECT", Labels: map[string]string{"app": "own"}}.proxy()
-	p.Addresses = append(p.Addresses, "fd77::1")
+	s := allocatedSnapshot(t, of.Replace(capturedMesh))
+	p := proxyFile{Namespace: "shop", ServiceAccount: "own", IP: of.Replace("10.77.0.1"), Interception: "REDIRECT", Labels: map[string]string{"app": "own"}}.proxy()
+	if !six {
+		p.Addresses = append(p.Addresses, "fd77::1")
+	}
 	var boot map[string]any
 	fatalIf(t, json.Unmarshal(bootstrap(t, buildAll(view.Build(s, p))), &boot), "reading own JSON")
 	withoutSDS(boot)
@@ -181,7 +198,7 @@ func runCaptured(t *testing.T, version string) {
 			})
 		}
 	}
-	for address, want := range map[string]string{"10.77.0.1:5000": "own, IPv4", "[fd77::1]:5000": "own, IPv6"} {
+	for address, want := range own {
 		began := time.Now()
 		got, err := heard(t, address, false)
 		if err != nil || got != want || time.Since(began) > speaksFirstWithin {
