@@ -305,73 +305,50 @@ func (r *row) leave(w way, f failure) {
 	}
 }
 
+// is the result of a request. A gRPC request has its status in the answer, which is an HTTP one
+// of 200.
+func (w way) is(code int, s codes.Code, flags string) [][]string {
+	if w.grpc {
+		return [][]string{isGRPC(strconv.Itoa(int(s))), {"response_flags", flags}}
+	}
+	return [][]string{answer(strconv.Itoa(code), flags)}
+}
+
+// sent are the labels of the client for what back gets. Envoy 1.36 does not say the certificates.
+func (w way) sent(host string, oldest bool) [][]string {
+	client, _, back := workloads()
+	var certificates []string
+	if w.plain || oldest {
+		certificates = noCertificate()
+	}
+	return [][]string{asClient(), self("source", client), peer("destination", back), service(w.host(host), "shop"), certificates}
+}
+
+// got are the labels of back.
+func (w way) got(host string) [][]string {
+	client, _, back := workloads()
+	if w.plain {
+		return with(fromNobody(), service(host, "shop"))
+	}
+	return [][]string{asServer(), peer("source", client), self("destination", back), service(host, "shop")}
+}
+
+// nowhere are the labels of the client for what nobody gets.
+func nowhere() [][]string {
+	client, _, _ := workloads()
+	return [][]string{asClient(), self("source", client), nobody("destination"), noCertificate()}
+}
+
+// gone are those of the workload that is away.
+func gone() []string {
+	return endOf("destination", "gone", "gone", "latest", "shop", unknown, unknown, unknown, cluster)
+}
+
 // failures adds what is counted of what fails.
 func (c tally) failures(version string) {
-	client, _, back := workloads()
-	gone := endOf("destination", "gone", "gone", "latest", "shop", unknown, unknown, unknown, cluster)
-	oldest := version == envoytest.Oldest
 	for _, w := range ways() {
-		// A gRPC request has its status in the answer, which is an HTTP one of 200.
-		is := func(code int, s codes.Code, flags string) [][]string {
-			if w.grpc {
-				return [][]string{isGRPC(strconv.Itoa(int(s))), {"response_flags", flags}}
-			}
-			return [][]string{answer(strconv.Itoa(code), flags)}
-		}
-		var certificates []string
-		if w.plain || oldest {
-			certificates = noCertificate()
-		}
-		sent := func(host string) [][]string {
-			return [][]string{asClient(), self("source", client), peer("destination", back), service(w.host(host), "shop"), certificates}
-		}
-		got := func(host string) [][]string {
-			if w.plain {
-				return with(fromNobody(), service(host, "shop"))
-			}
-			return [][]string{asServer(), peer("source", client), self("destination", back), service(host, "shop")}
-		}
-		nowhere := [][]string{asClient(), self("source", client), nobody("destination"), noCertificate()}
-		first := firstHost
-		if w.grpc {
-			first = backHost
-		}
 		for _, f := range failures() {
-			result := is(f.code, f.status, f.flag)
-			switch f.flag {
-			case "UH":
-				whom := w.host(f.host)
-				if oldest { // an entry of its access log has the cluster of an endpoint only
-					whom = unknown
-				}
-				c.requests("client", f.times, with(nowhere, append(result, service(whom, unknown))...)...)
-			case "NR":
-				c.requests("client", f.times, with(nowhere, append(result, service(unknown, unknown))...)...)
-			case "UF":
-				c.requests("client", f.times, with(nowhere, append(result, gone, service(w.host(f.host), "shop"))...)...)
-			case "URX":
-				c.requests("client", f.times, with(sent(f.host), result...)...)
-				c.requests("back", f.times*(1+retries), with(got(first), is(f.code, f.status, "-")...)...)
-			case "UF, server":
-				c.requests("client", f.times, with(sent(f.host), is(f.code, f.status, "-")...)...)
-				flags := "UF,URX" // over HTTP/1.1 it has tried again
-				if w.grpc {
-					flags = "UF"
-				}
-				c.requests("back", f.times, with(got(way{}.host(f.host)), is(f.code, f.status, flags)...)...)
-			case "UO":
-				c.requests("client", f.times, with(sent(f.host), append(result, noCertificate())...)...)
-				c.requests("client", 1, with(sent(f.host), is(http.StatusOK, codes.OK, "-")...)...)
-				c.requests("back", 1, with(got(way{}.host(f.host)), is(http.StatusOK, codes.OK, "-")...)...)
-			case "DC":
-				flags := "DC"
-				if w.grpc { // its client resets the stream, and the connection stays
-					flags = "DR"
-				}
-				// Without an answer, nothing says that a request was gRPC.
-				c.requests("client", f.times, with(sent(f.host), answer("0", flags))...)
-				c.requests("back", f.times, with(got(first), answer("0", flags))...)
-			}
+			c.failure(w, f, version == envoytest.Oldest)
 		}
 		if w.grpc {
 			continue
@@ -379,16 +356,58 @@ func (c tally) failures(version string) {
 		for _, f := range tcpFailures() {
 			flags := []string{"response_flags", f.flag}
 			switch f.flag {
-			case "UH":
-				c.tcp("client", f.times, 0, with(nowhere, service(unknown, unknown), flags)...)
+			case "UF,URX":
+				c.tcp("client", f.times, 0, with(nowhere(), gone(), service(w.host(f.host), "shop"), flags)...)
 			case "UO":
-				c.tcp("client", f.times, 0, with(nowhere, service(unknown, unknown), flags)...)
-				c.tcp("client", 1, 1, with(sent(f.host), noCertificate())...)
-				c.tcp("back", 1, 1, got(w.host(f.host))...)
-			default:
-				c.tcp("client", f.times, 0, with(nowhere, gone, service(w.host(f.host), "shop"), flags)...)
+				c.tcp("client", 1, 1, with(w.sent(f.host, true))...)
+				c.tcp("back", 1, 1, w.got(w.host(f.host))...)
+				fallthrough
+			default: // an entry of the access log has the cluster of an endpoint only
+				c.tcp("client", f.times, 0, with(nowhere(), service(unknown, unknown), flags)...)
 			}
 		}
+	}
+}
+
+func (c tally) failure(w way, f failure, oldest bool) {
+	result := w.is(f.code, f.status, f.flag)
+	first := firstHost
+	if w.grpc {
+		first = backHost
+	}
+	switch f.flag {
+	case "UH":
+		whom := w.host(f.host)
+		if oldest { // an entry of its access log has the cluster of an endpoint only
+			whom = unknown
+		}
+		c.requests("client", f.times, with(nowhere(), append(result, service(whom, unknown))...)...)
+	case "NR":
+		c.requests("client", f.times, with(nowhere(), append(result, service(unknown, unknown))...)...)
+	case "UF":
+		c.requests("client", f.times, with(nowhere(), append(result, gone(), service(w.host(f.host), "shop"))...)...)
+	case "URX":
+		c.requests("client", f.times, with(w.sent(f.host, oldest), result...)...)
+		c.requests("back", f.times*(1+retries), with(w.got(first), w.is(f.code, f.status, "-")...)...)
+	case "UF, server":
+		c.requests("client", f.times, with(w.sent(f.host, oldest), w.is(f.code, f.status, "-")...)...)
+		flags := "UF,URX" // over HTTP/1.1 it has tried again
+		if w.grpc {
+			flags = "UF"
+		}
+		c.requests("back", f.times, with(w.got(way{}.host(f.host)), w.is(f.code, f.status, flags)...)...)
+	case "UO":
+		c.requests("client", f.times, with(w.sent(f.host, true), result...)...)
+		c.requests("client", 1, with(w.sent(f.host, oldest), w.is(http.StatusOK, codes.OK, "-")...)...)
+		c.requests("back", 1, with(w.got(way{}.host(f.host)), w.is(http.StatusOK, codes.OK, "-")...)...)
+	case "DC":
+		flags := "DC"
+		if w.grpc { // its client resets the stream, and the connection stays
+			flags = "DR"
+		}
+		// Without an answer, nothing says that a request was gRPC.
+		c.requests("client", f.times, with(w.sent(f.host, oldest), answer("0", flags))...)
+		c.requests("back", f.times, with(w.got(first), answer("0", flags))...)
 	}
 }
 
