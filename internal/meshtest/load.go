@@ -30,14 +30,24 @@ type Client struct {
 // NewClient makes a client whose connections end with the test.
 func NewClient(tb testing.TB, host string) *Client {
 	tb.Helper()
-	tr := &http.Transport{MaxIdleConnsPerHost: 64}
+	return NewClientOver(tb, host, &http.Transport{MaxIdleConnsPerHost: 64})
+}
+
+// NewClientOver is NewClient with a transport of its own.
+func NewClientOver(tb testing.TB, host string, tr *http.Transport) *Client {
+	tb.Helper()
 	tb.Cleanup(tr.CloseIdleConnections)
 	return &Client{http: &http.Client{Transport: tr, Timeout: 10 * time.Second}, Host: host}
 }
 
 // Fresh is the same client with a new connection for each request, as curl has.
 func (c *Client) Fresh() *Client {
-	return &Client{http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: c.http.Timeout}, Host: c.Host}
+	tr := &http.Transport{}
+	if own, ok := c.http.Transport.(*http.Transport); ok {
+		tr = own.Clone()
+	}
+	tr.DisableKeepAlives = true
+	return &Client{http: &http.Client{Transport: tr, Timeout: c.http.Timeout}, Host: c.Host}
 }
 
 // Get asks once. Any status but 200 is an error.

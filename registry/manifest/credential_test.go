@@ -39,3 +39,24 @@ func TestNamesOfCredentials(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesOfCredentialsInGateways: the same holds for each field of a Gateway that names one.
+func TestNamesOfCredentialsInGateways(t *testing.T) {
+	t.Parallel()
+	for field, form := range map[string]string{
+		"credentialName": "credentialName: %s", "credentialNames[1]": "credentialNames: [a, %s]", "caCertCredentialName": "credentialName: a, caCertCredentialName: %s",
+	} {
+		for name, fits := range map[string]bool{"shop-cacert": true, "shop/a": false, "sds://a": false} {
+			text := "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: a}\nspec: {servers: [{port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.example], tls: {mode: MUTUAL, " +
+				fmt.Sprintf(form, "'"+name+"'") + "}}]}\n"
+			file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(text))
+			if len(file.Objects) != 1 {
+				t.Fatalf("%s: %v", field, faults)
+			}
+			o := file.Objects[0]
+			if o.InForce() != fits || !fits && !strings.Contains(o.NotInForce[0].String(), "spec.servers[0].tls."+field+": not in force") {
+				t.Errorf("%s %q: %v", field, name, o.NotInForce)
+			}
+		}
+	}
+}

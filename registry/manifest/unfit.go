@@ -64,6 +64,7 @@ func unfit(o *Object, r *reporter) {
 		}
 	case *networking.Gateway:
 		u.strings(spec.ProtoReflect(), "spec")
+		u.credentials(spec.ProtoReflect(), "spec")
 		for i, s := range spec.GetServers() {
 			u.bind(s.GetBind(), fmt.Sprintf("spec.servers[%d].bind", i))
 			u.peers(s.GetTls().GetSubjectAltNames(), fmt.Sprintf("spec.servers[%d].tls.subjectAltNames", i))

@@ -130,7 +130,7 @@ func credentials(to *tlsv3.CommonTlsContext, s *networking.ServerTLSSettings, na
 	}
 	roots := CredentialRoots(names[0])
 	if name := s.GetCaCertCredentialName(); name != "" {
-		roots = CredentialSecret(name)
+		roots = CredentialRoots(strings.TrimSuffix(name, rootsSuffix))
 	}
 	validation := clientValidation(s)
 	switch {
