@@ -102,6 +102,7 @@ func Rooms() map[string]Room {
 		"bench/fleet/internal/scenario": {"runs servers and fleets as processes, and measures them", []string{"bench/fleet/internal/catalog", "bench/fleet/internal/envoys", "bench/fleet/internal/meshgen", "pki/svid"}},
 		"docs":                          {"the tests of the documentation", nil},
 		"examples/authorization":        {"the tests of the example", nil},
+		"examples/edge-gateway":         {"the test of the example", nil},
 		"examples/authorization/authz":  {"the small authorization server of the example", []string{"internal/portholder"}},
 		"examples/observability":        {"the tests of the example", nil},
 		"examples/quickstart":           {"the tests of the example", nil},
