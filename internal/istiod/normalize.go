@@ -356,6 +356,16 @@ func choose(choices []socketChoice, has any) string {
 func socketChoices(cluster map[string]any) ([]socketChoice, map[string]any) {
 	named := map[string]any{}
 	nameOf := func(socket any) string {
+		if config, ok := get(socket, "typed_config").(map[string]any); ok && config["transport_socket"] != nil {
+			// One socket around another: both sides' inner ones shall stand at one place.
+			inner, _ := config["transport_socket"].(map[string]any)
+			delete(config, "transport_socket")
+			if strings.HasSuffix(str(get(inner, "typed_config", "@type")), ".RawBuffer") {
+				return text(socket) + " with " + plaintext
+			}
+			inner["around"] = socket
+			socket = inner
+		}
 		if socket == nil || strings.HasSuffix(str(get(socket, "typed_config", "@type")), ".RawBuffer") {
 			return plaintext
 		}
@@ -365,8 +375,8 @@ func socketChoices(cluster map[string]any) ([]socketChoice, map[string]any) {
 			}
 		}
 		n := "tls"
-		if len(named) > 0 {
-			n = fmt.Sprintf("tls#%d", len(named)+1)
+		for i := 2; named[n] != nil; i++ {
+			n = fmt.Sprintf("tls#%d", i)
 		}
 		named[n] = socket
 		return n

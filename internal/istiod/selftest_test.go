@@ -176,6 +176,7 @@ func withoutMeaning() []string {
 		// names for people; the socket is compared by its configuration
 		"transport_socket_matches/name",
 		"transport_socket_matches/transport_socket/name",
+		"typed_config/transport_socket/name",
 	}
 }
 

@@ -75,6 +75,7 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 		b.outlierDetection()
 		b.loadBalancer()
 		b.transportSocket()
+		b.proxyProtocol()
 	}
 	if p.BindLoopback {
 		b.c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{

@@ -5,7 +5,10 @@ import (
 	"strings"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -21,6 +24,9 @@ const (
 	systemName  = "system"
 	systemRoots = "/etc/ssl/certs/ca-certificates.crt"
 )
+
+// proxySocket is what Envoy calls the PROXY protocol around another transport socket.
+const proxySocket = "envoy.transport_sockets.upstream_proxy_protocol"
 
 func socket(name string, config *anypb.Any) *corev3.TransportSocket {
 	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
@@ -41,6 +47,35 @@ func (b *clusterBuilder) transportSocket() {
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
 		b.c.TransportSocket = socket(tlsSocket, pack(b.originateTLS(tls)))
 	case networking.ClientTLSSettings_DISABLE, networking.ClientTLSSettings_ISTIO_MUTUAL:
+	}
+}
+
+// proxyProtocol has each connection begin with the PROXY protocol, before all TLS, where a
+// DestinationRule asks for it.
+func (b *clusterBuilder) proxyProtocol() {
+	in := b.p.Policy.GetProxyProtocol()
+	if in == nil {
+		return
+	}
+	version := corev3.ProxyProtocolConfig_V1
+	if in.GetVersion() == networking.TrafficPolicy_ProxyProtocol_V2 {
+		version = corev3.ProxyProtocolConfig_V2
+	}
+	within := func(s *corev3.TransportSocket) *corev3.TransportSocket {
+		return socket(proxySocket, pack(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
+			Config: &corev3.ProxyProtocolConfig{Version: version}, TransportSocket: s,
+		}))
+	}
+	if b.c.GetTransportSocket() == nil {
+		b.c.TransportSocket = socket(rawSocket, pack(&rawv3.RawBuffer{}))
+	}
+	b.c.TransportSocket = within(b.c.GetTransportSocket())
+	matches := b.c.GetTransportSocketMatches()
+	b.c.TransportSocketMatches = nil // they are shared
+	for _, m := range matches {
+		b.c.TransportSocketMatches = append(b.c.TransportSocketMatches, &clusterv3.Cluster_TransportSocketMatch{
+			Name: m.GetName(), Match: m.GetMatch(), TransportSocket: within(m.GetTransportSocket()),
+		})
 	}
 }
 

@@ -383,6 +383,9 @@ func (r *rule) policyFor(port uint32, subset *networking.Subset) *networking.Tra
 	if over.RetryBudget != nil {
 		out.RetryBudget = over.RetryBudget
 	}
+	if over.ProxyProtocol != nil {
+		out.ProxyProtocol = over.ProxyProtocol
+	}
 	return out
 }
 
@@ -423,7 +426,7 @@ func withoutPorts(p *networking.TrafficPolicy) *networking.TrafficPolicy {
 	}
 	return &networking.TrafficPolicy{
 		ConnectionPool: p.ConnectionPool, LoadBalancer: p.LoadBalancer,
-		OutlierDetection: p.OutlierDetection, Tls: p.Tls, RetryBudget: p.RetryBudget,
+		OutlierDetection: p.OutlierDetection, Tls: p.Tls, RetryBudget: p.RetryBudget, ProxyProtocol: p.ProxyProtocol,
 	}
 }
 
