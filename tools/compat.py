@@ -3,8 +3,9 @@
 
     tools/compat.py --cases DIR --fairlead bin/fairlead --envoy ENVOY
 
-DIR has validation/ (is this document accepted?), routes/ (where does this request go?) and authz/ (is this
-request allowed?), each with a runner of its own under tools/, which this script feeds. Exit code 1 where an answer differs.
+DIR has validation/ (is this document accepted?), routes/ (where does this request go?), authz/ (is this request
+allowed?) and gateways/ (where does a gateway send this request or connection?), each with a runner of its own under
+tools/, which this script feeds. Exit code 1 where an answer differs.
 """
 import argparse
 import glob
@@ -75,6 +76,10 @@ def main():
             # With capture there are inbound listeners without a Sidecar.
             render(a.fairlead, case, os.path.join(tmp, os.path.basename(case) + '.json'), ['workload.yaml', 'policy.yaml'], '--interception', 'REDIRECT')
         ok = run([sys.executable, os.path.join(a.cases, 'authz/tools/run.py'), '--all', '-q', '--filters-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
+    with tempfile.TemporaryDirectory() as tmp:
+        tools = os.path.join(a.cases, 'gateways/tools')
+        ok = run([sys.executable, os.path.join(tools, 'from_render.py'), '--run', os.path.abspath(a.fairlead), '--out-dir', tmp]) and ok
+        ok = run([sys.executable, os.path.join(tools, 'run.py'), '--all', '-q', '--rc-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
     sys.exit(0 if ok else 1)
 
 

@@ -43,6 +43,11 @@ func notCompared() map[string]string {
 		"istio.mesh.v1alpha1.Tracing.Datadog.address":                                       "as Zipkin's; istiod leaves both to the bootstrap",
 		"istio.type.v1beta1.PolicyTargetReference.namespace":                                "Istio refuses it",
 		"istio.networking.v1alpha3.SidecarPort.target_port":                                 "Istio refuses it in a Sidecar",
+		"istio.networking.v1alpha3.Port.target_port":                                        "Istio refuses it in a Gateway",
+		"istio.mesh.v1alpha1.Topology.forward_client_cert_details=SANITIZE_SET":             "it is the default",
+		"istio.mesh.v1alpha1.Topology.forward_client_cert_details=APPEND_FORWARD":           "as FORWARD_ONLY; a test of xds/envoy has all values",
+		"istio.mesh.v1alpha1.Topology.forward_client_cert_details=ALWAYS_FORWARD_ONLY":      "as FORWARD_ONLY; a test of xds/envoy has all values",
+		"istio.mesh.v1alpha1.Topology.forward_client_cert_details=SANITIZE":                 "as FORWARD_ONLY; a test of xds/envoy has all values",
 		"istio.security.v1beta1.JWTRule.jwks_uri":                                           "the recorder fetches nothing; what is fetched stands where inline keys do",
 	}
 	for name := range strings.FieldsSeq(`

@@ -40,6 +40,7 @@ type golden struct {
 // proxyFile is one entry of proxies.yaml. The recorder reads the same.
 type proxyFile struct {
 	Name           string            `yaml:"name"`
+	Type           view.ProxyType    `yaml:"type"` // sidecar, if it is empty
 	Namespace      string            `yaml:"namespace"`
 	ServiceAccount string            `yaml:"serviceAccount"`
 	Labels         map[string]string `yaml:"labels"`
@@ -49,9 +50,10 @@ type proxyFile struct {
 }
 
 func (p *proxyFile) proxy() view.Proxy {
+	kind := cmp.Or(p.Type, view.Sidecar)
 	return view.Proxy{
-		ID:             fmt.Sprintf("sidecar~%s~%s.%s~%s.svc.cluster.local", p.Addresses[0], p.Name, p.Namespace, p.Namespace),
-		Type:           view.Sidecar,
+		ID:             fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", kind, p.Addresses[0], p.Name, p.Namespace, p.Namespace),
+		Type:           kind,
 		ServiceAccount: mesh.ServiceAccount{Namespace: p.Namespace, Name: p.ServiceAccount},
 		Addresses:      p.Addresses,
 		Labels:         p.Labels,

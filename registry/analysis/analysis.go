@@ -92,6 +92,10 @@ const (
 	CodeAddressTaken Code = codes.AddressTaken
 	// CodeTakesStrangers: a port has no address by which it could be told from others.
 	CodeTakesStrangers Code = codes.TakesStrangers
+	// CodeServerLeftOut: a server of a Gateway is left out because of another one.
+	CodeServerLeftOut Code = codes.ServerLeftOut
+	// CodeGatewayHosts: a VirtualService has no host in common with a Gateway that it names.
+	CodeGatewayHosts Code = codes.GatewayHosts
 )
 
 // Severity says how sure it is that something is wrong.
@@ -186,6 +190,7 @@ func analyzers() []analyzer {
 		{CodeNoProvider, providers},
 		{CodeNoReportProvider, reportProviders},
 		{CodeAddressTaken, hostAddresses},
+		{CodeServerLeftOut, gateways},
 	}, policyAnalyzers()...)
 }
 

@@ -68,6 +68,8 @@ const (
 	ReportService       = "FL0260"
 	AddressTaken        = "FL0261"
 	TakesStrangers      = "FL0262"
+	ServerLeftOut       = "FL0264"
+	GatewayHosts        = "FL0265"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.

@@ -69,7 +69,7 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 		if p.Discovery == view.DiscoverOriginalDst { // the application's address does not go stale
 			b.c.CleanupInterval = durationpb.New(math.MaxInt32 * time.Second)
 		}
-	case view.OutboundCluster:
+	case view.OutboundCluster, view.SNICluster:
 		b.protocol()
 		b.connectionPool()
 		b.outlierDetection()

@@ -7,6 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -72,6 +73,9 @@ func gatewayParameters(s *networking.ServerTLSSettings, defaults *meshconfig.Mes
 	}
 	if list := knownCiphers(s.GetCipherSuites()); len(list) > 0 {
 		out.CipherSuites = list
+	}
+	if proto.Equal(out, &tlsv3.TlsParameters{}) {
+		return nil
 	}
 	return out
 }

@@ -43,7 +43,7 @@ func passthroughHosts(list []*mesh.Gateway) []mesh.Hostname {
 			if s.GetTls().GetMode() != networking.ServerTLSSettings_AUTO_PASSTHROUGH {
 				continue
 			}
-			for _, h := range newGatewayServer(g, s, nil).sniHosts() {
+			for _, h := range mesh.NewGatewayServer(g, s, nil).SNIHosts() {
 				out = append(out, mesh.Hostname(h))
 			}
 		}

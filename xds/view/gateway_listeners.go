@@ -29,9 +29,9 @@ type gatewayPolicies struct {
 }
 
 // portTargets are the ports of services that lead to other ports of a proxy.
-type portTargets struct{ List []portTarget }
+type portTargets struct{ List []mesh.PortTarget }
 
-func (t *portTargets) all() []portTarget {
+func (t *portTargets) all() []mesh.PortTarget {
 	if t == nil {
 		return nil
 	}
@@ -53,8 +53,8 @@ func (pc *proxyContext) gatewayKeyOf(in *inboundInput) gatewayKey {
 
 // portTargets are the ports of the services that the proxy belongs to which lead to other ports of it.
 // Of several services with a port the first one counts, as in Istio's resolvePorts.
-func (pc *proxyContext) portTargets() []portTarget {
-	var out []portTarget
+func (pc *proxyContext) portTargets() []mesh.PortTarget {
+	var out []mesh.PortTarget
 	seen := map[uint32]bool{}
 	for _, f := range pc.ownServices() {
 		for _, p := range f.svc.Ports {
@@ -63,7 +63,7 @@ func (pc *proxyContext) portTargets() []portTarget {
 			}
 			seen[p.Number] = true
 			if n := f.w.PortFor(p); n != p.Number {
-				out = append(out, portTarget{p.Number, n})
+				out = append(out, mesh.PortTarget{Port: p.Number, Target: n})
 			}
 		}
 	}
@@ -74,19 +74,19 @@ func (pc *proxyContext) portTargets() []portTarget {
 type gatewayBuilder struct {
 	sc       *sidecarScope
 	key      *gatewayKey
-	merged   *mergedGateways
+	merged   *mesh.MergedGateways
 	prev     map[string]*Listener
 	tcp      *outboundListenerBuilder // for the routes of TCP
 	warnings []Warning
-	origins  []*mesh.Origin // of the chains that are built
-	snis     map[uint32]map[string]gatewayHost
+	origins  []*mesh.Origin               // of the chains that are built
+	snis     map[uint32]map[string]string // the bind of who has a server name, by port
 }
 
 func newGatewayBuilder(sc *sidecarScope, key *gatewayKey, prev map[string]*Listener) *gatewayBuilder {
-	merged := mergeGateways(sc.gateways, key.targets.all())
+	merged := mesh.MergeGateways(sc.gateways, key.targets.all())
 	return &gatewayBuilder{
-		sc: sc, key: key, prev: prev, merged: merged, warnings: merged.warnings,
-		tcp: &outboundListenerBuilder{sc: sc}, snis: map[uint32]map[string]gatewayHost{},
+		sc: sc, key: key, prev: prev, merged: merged, warnings: rejected(merged.Rejected),
+		tcp: &outboundListenerBuilder{sc: sc}, snis: map[uint32]map[string]string{},
 	}
 }
 
@@ -94,15 +94,15 @@ func newGatewayBuilder(sc *sidecarScope, key *gatewayKey, prev map[string]*Liste
 func (b *gatewayBuilder) listeners() ([]Part, []string) {
 	pending := map[string]*pendingListener{}
 	var order, names []string
-	for _, at := range b.merged.ports {
-		first := b.merged.servers[at][0]
-		if at.number < b.key.firstPort && !isUnix(at.bind) {
+	for _, at := range b.merged.Ports {
+		first := b.merged.Servers[at][0]
+		if at.Number < b.key.firstPort && !isUnix(at.Bind) {
 			b.warn(first, fmt.Sprintf("no listener: Envoy on this host may listen at ports from %d on", b.key.firstPort))
 			continue
 		}
 		b.origins = nil
 		chains := b.chains(at)
-		key := listenerKey{Bind: cmp.Or(at.bind, b.wildcard()), Port: at.number}
+		key := listenerKey{Bind: cmp.Or(at.Bind, b.wildcard()), Port: at.Number}
 		name := listenerName(key.Bind, key.Port)
 		if pending[name] == nil {
 			pending[name] = &pendingListener{key: key, bindToPort: true}
@@ -110,6 +110,7 @@ func (b *gatewayBuilder) listeners() ([]Part, []string) {
 		}
 		en := pending[name]
 		for _, c := range chains {
+			tellApart(en.chains, c)
 			if !en.addChain(c) {
 				b.warn(first, "some of its connections go where an earlier server has the same names")
 			} else if c.HTTP != nil {
@@ -129,6 +130,24 @@ func (b *gatewayBuilder) listeners() ([]Part, []string) {
 	return parts, slices.Compact(names)
 }
 
+// tellApart tells plaintext from TLS by how connections begin, where a server with each is for every name.
+// Envoy rejects what Istio sends there: two chains without a condition.
+func tellApart(have []*FilterChain, c *FilterChain) {
+	for _, h := range have {
+		if !h.Match.matchesAll() || !c.Match.matchesAll() || h.endsTLS() == c.endsTLS() {
+			continue
+		}
+		for _, x := range []*FilterChain{h, c} {
+			if x.Match.Transport = transportRawBuffer; x.endsTLS() {
+				x.Match.Transport = transportTLS
+			}
+		}
+	}
+}
+
+// endsTLS reports whether connections to the chain begin with TLS, which ends there.
+func (c *FilterChain) endsTLS() bool { return c.TLS != nil || c.Gateway != nil }
+
 func (b *gatewayBuilder) wildcard() string {
 	if b.key.ipv6 {
 		return wildcardIPv6
@@ -142,7 +161,7 @@ func (b *gatewayBuilder) listener(name string, en *pendingListener) *Listener {
 		Chains: en.chains, Telemetry: b.sc.telemetry.Outbound, ProxyProtocol: b.topology().GetProxyProtocol() != nil,
 	}
 	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *FilterChain) bool {
-		return len(c.Match.ServerNames) > 0 || c.TLS != nil || c.Gateway != nil
+		return len(c.Match.ServerNames) > 0 || c.endsTLS()
 	})
 	if have := b.prev[name]; have != nil && l.sameAs(have) {
 		return have
@@ -155,37 +174,37 @@ func (b *gatewayBuilder) topology() *meshconfig.Topology {
 	return b.sc.config.GetDefaultConfig().GetGatewayTopology()
 }
 
-func (b *gatewayBuilder) warn(s *gatewayServer, text string) {
+func (b *gatewayBuilder) warn(s *mesh.GatewayServer, text string) {
 	b.warnings = append(b.warnings, Warning{
-		Key: s.gateway.Key, Origin: s.gateway.Origin,
-		Message: fmt.Sprintf("port %d: %s", s.port, text),
+		Key: s.Gateway.Key, Origin: s.Gateway.Origin,
+		Message: fmt.Sprintf("port %d: %s", s.ListensAt, text),
 	})
 }
 
 // chains are the filter chains of a port.
-func (b *gatewayBuilder) chains(at gatewayPort) []*FilterChain {
-	servers := b.merged.servers[at]
+func (b *gatewayBuilder) chains(at mesh.GatewayPort) []*FilterChain {
+	servers := b.merged.Servers[at]
 	for _, s := range servers {
-		b.origins = append(b.origins, s.gateway.Origin)
+		b.origins = append(b.origins, s.Gateway.Origin)
 	}
-	if parseProtocol(at.protocol).IsHTTP() {
-		return []*FilterChain{b.httpChain(servers[0], at, b.merged.routes[at])}
+	if mesh.ParseProtocol(at.Protocol).IsHTTP() {
+		return []*FilterChain{b.httpChain(servers[0], at, b.merged.Routes[at])}
 	}
 	var out []*FilterChain
 	for _, s := range servers {
 		switch {
-		case s.endsHTTPS() && s.GetTls() != nil:
-			c := b.httpChain(s, at, s.routes)
-			c.Match.ServerNames = s.sniHosts()
+		case s.EndsHTTPS() && s.GetTls() != nil:
+			c := b.httpChain(s, at, s.Routes)
+			c.Match.ServerNames = s.SNIHosts()
 			b.endTLS(c, s, true)
 			out = append(out, c)
-		case s.GetTls() == nil, !s.passes():
+		case s.GetTls() == nil, !s.Passes():
 			c := b.tcpChain(s)
 			if c == nil {
 				continue
 			}
 			if s.GetTls() != nil {
-				c.Match.ServerNames = s.sniHosts()
+				c.Match.ServerNames = s.SNIHosts()
 				b.endTLS(c, s, false)
 			}
 			out = append(out, c)
@@ -198,20 +217,20 @@ func (b *gatewayBuilder) chains(at gatewayPort) []*FilterChain {
 	return out
 }
 
-func (b *gatewayBuilder) httpChain(s *gatewayServer, at gatewayPort, routes string) *FilterChain {
-	bind := cmp.Or(at.bind, b.wildcard())
-	http := b.sc.httpChain("outbound_"+listenerName(bind, at.number), b.sc.headers.settings())
-	if s.endsHTTPS() && s.GetName() != "" {
+func (b *gatewayBuilder) httpChain(s *mesh.GatewayServer, at mesh.GatewayPort, routes string) *FilterChain {
+	bind := cmp.Or(at.Bind, b.wildcard())
+	http := b.sc.httpChain("outbound_"+listenerName(bind, at.Number), b.sc.headers.settings())
+	if s.EndsHTTPS() && s.GetName() != "" {
 		http.StatPrefix = s.GetName()
 	}
-	http.RouteName, http.GRPCWeb, http.Slots = routes, s.protocol == mesh.GRPCWeb, b.key.policies.Slots
+	http.RouteName, http.GRPCWeb, http.Slots = routes, s.Protocol == mesh.GRPCWeb, b.key.policies.Slots
 	topology := b.topology()
 	http.Gateway = &GatewayHTTP{TrustedProxies: topology.GetNumTrustedProxies(), ForwardClientCert: topology.GetForwardClientCertDetails()}
 	return &FilterChain{HTTP: http, Rules: b.key.policies.Rules}
 }
 
 // endTLS has a chain end TLS with the settings of its server. With ISTIO_MUTUAL that is mTLS of the mesh.
-func (b *gatewayBuilder) endTLS(c *FilterChain, s *gatewayServer, http bool) {
+func (b *gatewayBuilder) endTLS(c *FilterChain, s *mesh.GatewayServer, http bool) {
 	if s.GetTls().GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
 		c.TLS = b.sc.serverTLS(http)
 		c.TLS.Names = s.GetTls().GetSubjectAltNames()
@@ -222,13 +241,13 @@ func (b *gatewayBuilder) endTLS(c *FilterChain, s *gatewayServer, http bool) {
 
 // tcpChain is the chain of a server of TCP: the first routes for TCP of a VirtualService that it has; or
 // nil.
-func (b *gatewayBuilder) tcpChain(s *gatewayServer) *FilterChain {
-	for _, vs := range b.sc.boundTo(s.name) {
-		if !s.overlaps(vs) {
+func (b *gatewayBuilder) tcpChain(s *mesh.GatewayServer) *FilterChain {
+	for _, vs := range b.sc.boundTo(s.GatewayName()) {
+		if !overlaps(s, vs) {
 			continue
 		}
 		for _, r := range vs.Spec.GetTcp() {
-			if len(r.GetRoute()) == 0 || len(r.GetMatch()) > 0 && !slices.ContainsFunc(r.GetMatch(), func(m *networking.L4MatchAttributes) bool { return s.matches(m) }) {
+			if len(r.GetRoute()) == 0 || len(r.GetMatch()) > 0 && !slices.ContainsFunc(r.GetMatch(), func(m *networking.L4MatchAttributes) bool { return matchesServer(s, m) }) {
 				continue
 			}
 			return b.passOn(s, vs, r.GetRoute())
@@ -238,20 +257,20 @@ func (b *gatewayBuilder) tcpChain(s *gatewayServer) *FilterChain {
 }
 
 // overlaps reports whether the server has a host of a VirtualService.
-func (s *gatewayServer) overlaps(vs *virtualService) bool {
-	return slices.ContainsFunc(s.hostsFor(vs.Namespace), func(h mesh.Hostname) bool {
+func overlaps(s *mesh.GatewayServer, vs *virtualService) bool {
+	return slices.ContainsFunc(s.HostsFor(vs.Namespace), func(h mesh.Hostname) bool {
 		return slices.ContainsFunc(vs.hosts, h.Overlaps)
 	})
 }
 
-// matches reports whether a match is for the server. As in Istio, nothing but its port and Gateway counts.
-func (s *gatewayServer) matches(m l4Match) bool {
+// matchesServer reports whether a match is for the server. As in Istio, nothing but its port and Gateway counts.
+func matchesServer(s *mesh.GatewayServer, m l4Match) bool {
 	return (m.GetPort() == 0 || m.GetPort() == s.GetPort().GetNumber()) &&
-		(len(m.GetGateways()) == 0 || slices.Contains(m.GetGateways(), s.name))
+		(len(m.GetGateways()) == 0 || slices.Contains(m.GetGateways(), s.GatewayName()))
 }
 
 // passOn forwards connections as a VirtualService says.
-func (b *gatewayBuilder) passOn(s *gatewayServer, vs *virtualService, routes []*networking.RouteDestination) *FilterChain {
+func (b *gatewayBuilder) passOn(s *mesh.GatewayServer, vs *virtualService, routes []*networking.RouteDestination) *FilterChain {
 	b.tcp.routedBy = nil
 	tcp := b.tcp.tcpRoutes(servicePort{port: mesh.Port{Number: s.GetPort().GetNumber()}}, vs, routes)
 	b.origins = append(b.origins, b.tcp.routedBy...)
@@ -260,21 +279,24 @@ func (b *gatewayBuilder) passOn(s *gatewayServer, vs *virtualService, routes []*
 
 // tlsChains are the chains of a server through which TLS passes: one for each match of a VirtualService.
 // An earlier match of a name at that port has it, from any server.
-func (b *gatewayBuilder) tlsChains(s *gatewayServer, at gatewayPort) []*FilterChain {
-	taken := b.snis[at.number]
+func (b *gatewayBuilder) tlsChains(s *mesh.GatewayServer, at mesh.GatewayPort) []*FilterChain {
+	taken := b.snis[at.Number]
 	if taken == nil {
-		taken = map[string]gatewayHost{}
-		b.snis[at.number] = taken
+		taken = map[string]string{}
+		b.snis[at.Number] = taken
 	}
-	has := func(name string) bool { have, ok := taken[name]; return ok && have.bind == at.bind }
+	has := func(name string) bool {
+		bind, ok := taken[name]
+		return ok && bind == at.Bind
+	}
 	var out []*FilterChain
-	for _, vs := range b.sc.boundTo(s.name) {
-		if !s.overlaps(vs) {
+	for _, vs := range b.sc.boundTo(s.GatewayName()) {
+		if !overlaps(s, vs) {
 			continue
 		}
 		for _, r := range vs.Spec.GetTls() {
 			for _, m := range r.GetMatch() {
-				if len(r.GetRoute()) == 0 || !s.matches(m) {
+				if len(r.GetRoute()) == 0 || !matchesServer(s, m) {
 					continue
 				}
 				if i := slices.IndexFunc(m.GetSniHosts(), has); i >= 0 {
@@ -282,7 +304,7 @@ func (b *gatewayBuilder) tlsChains(s *gatewayServer, at gatewayPort) []*FilterCh
 					continue
 				}
 				for _, name := range m.GetSniHosts() {
-					taken[name] = gatewayHost{at.bind, s}
+					taken[name] = at.Bind
 				}
 				c := b.passOn(s, vs, r.GetRoute())
 				c.Match.ServerNames = m.GetSniHosts()
@@ -295,8 +317,8 @@ func (b *gatewayBuilder) tlsChains(s *gatewayServer, at gatewayPort) []*FilterCh
 
 // meshChains are the chains of a server with AUTO_PASSTHROUGH: mTLS of the mesh passes to the cluster that
 // its server name says. Only what offers the ALPN protocols of the mesh does.
-func (b *gatewayBuilder) meshChains(s *gatewayServer) []*FilterChain {
-	hosts := s.sniHosts()
+func (b *gatewayBuilder) meshChains(s *mesh.GatewayServer) []*FilterChain {
+	hosts := s.SNIHosts()
 	var out []*FilterChain
 	for _, svc := range b.sc.services {
 		if svc.External || !slices.ContainsFunc(hosts, func(h string) bool { return mesh.Hostname(h).Covers(svc.Hostname) }) {

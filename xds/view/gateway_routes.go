@@ -65,25 +65,25 @@ type boundRoutes struct {
 // routeConfiguration makes the route configuration of a name (Istio's buildGatewayHTTPRouteConfig,
 // pilot/pkg/networking/core/gateway.go).
 func (b *gatewayBuilder) routeConfiguration(name string) *RouteConfiguration {
-	servers := b.merged.byRoute[name]
+	servers := b.merged.ByRoute[name]
 	hosts := map[mesh.Hostname]*gatewayVirtualHost{}
-	at := func(h mesh.Hostname, s *gatewayServer) *gatewayVirtualHost {
+	at := func(h mesh.Hostname, s *mesh.GatewayServer) *gatewayVirtualHost {
 		if hosts[h] == nil {
 			hosts[h] = &gatewayVirtualHost{host: h, port: s.GetPort().GetNumber()}
 		}
 		vh := hosts[h]
 		vh.redirect = vh.redirect || s.GetTls().GetHttpsRedirect()
-		vh.origins = append(vh.origins, s.gateway.Origin)
+		vh.origins = append(vh.origins, s.Gateway.Origin)
 		return vh
 	}
 	routes := map[boundRoutes][]*Route{}
 	for _, s := range servers {
-		for _, vs := range b.sc.boundTo(s.name) {
-			common := intersection(s.hostsFor(vs.Namespace), vs.hosts)
+		for _, vs := range b.sc.boundTo(s.GatewayName()) {
+			common := mesh.CommonHosts(s.HostsFor(vs.Namespace), vs.hosts)
 			if len(common) == 0 {
 				continue
 			}
-			from := boundRoutes{s.name, vs}
+			from := boundRoutes{s.GatewayName(), vs}
 			if _, ok := routes[from]; !ok {
 				routes[from] = newGatewayRoutes(b.sc, s, vs).routesOf(vs)
 			}
@@ -108,7 +108,7 @@ func (b *gatewayBuilder) routeConfiguration(name string) *RouteConfiguration {
 	}
 	t := &RouteConfiguration{Name: name}
 	if len(hosts) == 0 { // answers 404
-		vh := &VirtualHost{Name: vhostName("blackhole", servers[0].GetPort().GetNumber()), Domains: []string{"*"}}
+		vh := &VirtualHost{Name: vhostName("blackhole", servers[0].GetPort().GetNumber()), Domains: []string{"*"}, NoAttemptCount: true}
 		t.VirtualHosts = []*VirtualHost{b.sc.virtualHosts.intern(vh)}
 		return t
 	}
@@ -181,7 +181,7 @@ func catchAllLast(routes []*Route) []*Route {
 }
 
 // newGatewayRoutes makes the routes of a VirtualService at a server of a Gateway.
-func newGatewayRoutes(sc *sidecarScope, s *gatewayServer, vs *virtualService) *virtualHostBuilder {
+func newGatewayRoutes(sc *sidecarScope, s *mesh.GatewayServer, vs *virtualService) *virtualHostBuilder {
 	return &virtualHostBuilder{sc: sc, port: s.GetPort().GetNumber(), gateway: s, namespace: vs.Namespace}
 }
 

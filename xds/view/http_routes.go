@@ -36,7 +36,7 @@ const meshGateway = "mesh"
 // gatewayName is the Gateway whose routes are made, or meshGateway.
 func (b *virtualHostBuilder) gatewayName() string {
 	if b.gateway != nil {
-		return b.gateway.name
+		return b.gateway.GatewayName()
 	}
 	return meshGateway
 }

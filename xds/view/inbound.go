@@ -222,7 +222,7 @@ func (in *inboundBuilder) fromSidecar(targets []inboundPort) {
 	for _, l := range s.Spec.GetIngress() {
 		p := inboundPort{
 			Number:    l.GetPort().GetNumber(),
-			Protocol:  parseProtocol(l.GetPort().GetProtocol()),
+			Protocol:  mesh.ParseProtocol(l.GetPort().GetProtocol()),
 			Bound:     none || l.GetCaptureMode().String() == "NONE",
 			Operation: s.Name + "." + s.Namespace + ":" + strconv.FormatUint(uint64(l.GetPort().GetNumber()), 10) + "/*",
 			origins:   []*mesh.Origin{s.Origin},

@@ -140,7 +140,7 @@ func (o *outboundListenerBuilder) addEgress(e *egressListener) {
 	}
 	if e.hasPort() {
 		p := e.spec.GetPort()
-		t.port = mesh.Port{Name: p.GetName(), Number: p.GetNumber(), Protocol: parseProtocol(p.GetProtocol())}
+		t.port = mesh.Port{Name: p.GetName(), Number: p.GetNumber(), Protocol: mesh.ParseProtocol(p.GetProtocol())}
 	} else {
 		for _, en := range o.pending { // a port with an egress listener of its own is complete
 			en.locked = true

@@ -167,7 +167,7 @@ func (sc *sidecarScope) hostListFor(routeName string) (id hostListID, sniffed st
 	if i < 0 {
 		return hostListID{}, "", false
 	}
-	if e := sc.egress[i]; e.hasPort() && parseProtocol(e.spec.GetPort().GetProtocol()) == mesh.HTTPProxy {
+	if e := sc.egress[i]; e.hasPort() && mesh.ParseProtocol(e.spec.GetPort().GetProtocol()) == mesh.HTTPProxy {
 		port = 0
 	}
 	return hostListID{i, port}, sniffed, true

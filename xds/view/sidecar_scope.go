@@ -275,7 +275,7 @@ func (sc *sidecarScope) newEgressListener(l *networking.IstioEgressListener, ser
 		}
 	}
 	onlyPort := uint32(0)
-	if n := l.GetPort().GetNumber(); n != 0 && parseProtocol(l.GetPort().GetProtocol()) != mesh.HTTPProxy {
+	if n := l.GetPort().GetNumber(); n != 0 && mesh.ParseProtocol(l.GetPort().GetProtocol()) != mesh.HTTPProxy {
 		onlyPort = n
 	}
 	chosen := map[mesh.Hostname]string{} // the namespace whose service is used for a host name
@@ -475,15 +475,3 @@ func fromNamespace(match []*networking.HTTPMatchRequest, ns string) bool {
 }
 
 func lower(h string) mesh.Hostname { return mesh.Hostname(strings.ToLower(h)) }
-
-// parseProtocol reads a protocol as Sidecars write it. An unknown one is undeclared.
-func parseProtocol(s string) mesh.Protocol {
-	p := mesh.Protocol(strings.ToUpper(s))
-	switch p {
-	case mesh.HTTP, mesh.HTTPProxy, mesh.HTTP2, mesh.GRPC, mesh.GRPCWeb, mesh.HTTPS, mesh.TLS, mesh.TCP,
-		mesh.UDP, mesh.Mongo, mesh.Redis, mesh.MySQL, mesh.Undeclared:
-		return p
-	default:
-		return mesh.Undeclared
-	}
-}

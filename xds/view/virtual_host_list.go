@@ -63,7 +63,7 @@ type virtualHostBuilder struct {
 	port uint32
 	// gateway is the server of a Gateway whose routes are made, for a VirtualService of a
 	// namespace; nil for sidecars.
-	gateway   *gatewayServer
+	gateway   *mesh.GatewayServer
 	namespace string
 	// prev is the previous list, or nil. Unchanged virtual hosts stay the same pointer.
 	prev *virtualHostList

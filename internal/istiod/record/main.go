@@ -93,6 +93,7 @@ func run(in, out string) error {
 // proxy is one entry of proxies.yaml.
 type proxy struct {
 	Name           string            `json:"name"`
+	Type           model.NodeType    `json:"type"` // sidecar, if it is empty
 	Namespace      string            `json:"namespace"`
 	ServiceAccount string            `json:"serviceAccount"`
 	Labels         map[string]string `json:"labels"`
@@ -227,7 +228,7 @@ func (r *recording) ask(configs []config.Config, mc *meshconfig.MeshConfig, p pr
 		})
 		locality, labels := p.place()
 		node := g.SetupProxy(&model.Proxy{
-			ID: p.Name + "." + p.Namespace, ConfigNamespace: p.Namespace, IPAddresses: p.Addresses, Labels: labels,
+			Type: p.Type, ID: p.Name + "." + p.Namespace, ConfigNamespace: p.Namespace, IPAddresses: p.Addresses, Labels: labels,
 			Locality: locality,
 			Metadata: &model.NodeMetadata{
 				IstioVersion: proxyRelease, Namespace: p.Namespace, ServiceAccount: p.ServiceAccount, Labels: p.Labels,

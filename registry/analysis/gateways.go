@@ -1,0 +1,126 @@
+package analysis
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// gatewayObject is a Gateway that is in force.
+type gatewayObject struct {
+	*mesh.Gateway
+	object *manifest.Object
+}
+
+// gateways checks which servers of Gateways are left out because of others, and which VirtualServices they
+// have no host for.
+func gateways(w *meshIndex, r *report) {
+	var all []gatewayObject
+	for o := range specs[*networking.Gateway](w) {
+		if f := o.Fragment(); f != nil && len(f.Gateways) > 0 {
+			all = append(all, gatewayObject{f.Gateways[0], o})
+		}
+	}
+	slices.SortFunc(all, func(a, b gatewayObject) int {
+		if a.Before(&b.Meta) {
+			return -1
+		}
+		return 1
+	})
+	serversLeftOut(w, r, all)
+	r.under(CodeGatewayHosts, func(r *report) { boundHosts(w, r, all) })
+	r.under(CodeSelectsNothing, func(r *report) { gatewaySelectors(w, r, all) })
+}
+
+// serversLeftOut merges Gateways as each workload has them, and as one would that has exactly the labels of a
+// selector.
+func serversLeftOut(w *meshIndex, r *report, all []gatewayObject) {
+	objects := map[*mesh.Gateway]*manifest.Object{}
+	sets := map[string]map[string]string{}
+	add := func(labels map[string]string) { sets[labelText(labels)] = labels }
+	for _, g := range all {
+		objects[g.Gateway] = g.object
+		add(g.Spec.GetSelector())
+	}
+	for o, spec := range specs[*networking.WorkloadEntry](w) {
+		if len(all) > 0 && o.Valid {
+			add(spec.GetLabels())
+		}
+	}
+	type finding struct {
+		server *networking.Server
+		kept   *networking.Server
+	}
+	seen := map[finding]bool{}
+	for _, text := range slices.Sorted(maps.Keys(sets)) {
+		var list []*mesh.Gateway
+		for _, g := range all {
+			if mesh.Selects(g.Spec.GetSelector(), sets[text]) {
+				list = append(list, g.Gateway)
+			}
+		}
+		for _, x := range mesh.MergeGateways(list, nil).Rejected {
+			if f := (finding{x.Server.Server, x.Kept.Server}); seen[f] {
+				continue
+			} else {
+				seen[f] = true
+			}
+			i := slices.Index(x.Server.Gateway.Spec.GetServers(), x.Server.Server)
+			r.warn(place{objects[x.Server.Gateway], fmt.Sprintf("spec.servers[%d]", i)}, "this server is left out at port %d: %s (server %q of %s)",
+				x.Server.ListensAt, x.Reason, cmp.Or(x.Kept.GetName(), x.Kept.GetPort().GetName()), x.Kept.Gateway.Key)
+		}
+	}
+}
+
+// boundHosts warns of VirtualServices that have no host in common with a Gateway that they name.
+func boundHosts(w *meshIndex, r *report, all []gatewayObject) {
+	byName := map[string]gatewayObject{}
+	for _, g := range all {
+		byName[g.Namespace+"/"+g.Name] = g
+	}
+	for o, vs := range specs[*networking.VirtualService](w) {
+		for i, name := range vs.Gateways {
+			g, ok := byName[gatewayRef(name, o.Meta.Namespace)]
+			if !ok || name == meshGateway || len(vs.Hosts) == 0 {
+				continue
+			}
+			var hosts []mesh.Hostname
+			for _, h := range vs.Hosts {
+				hosts = append(hosts, w.fqdn(h, o.Meta.Namespace))
+			}
+			if !slices.ContainsFunc(g.Spec.GetServers(), func(s *networking.Server) bool {
+				return len(mesh.CommonHosts(mesh.NewGatewayServer(g.Gateway, s, nil).HostsFor(o.Meta.Namespace), hosts)) > 0
+			}) {
+				r.warn(place{o, fmt.Sprintf("spec.gateways[%d]", i)}, "no server of the Gateway %q has one of these hosts for VirtualServices of namespace %s, so nothing is routed there: add one to its hosts",
+					g.Namespace+"/"+g.Name, o.Meta.Namespace)
+			}
+		}
+	}
+}
+
+// gatewaySelectors warns of a Gateway for no workload.
+func gatewaySelectors(w *meshIndex, r *report, all []gatewayObject) {
+	if w.in.OtherSources {
+		return
+	}
+	for _, g := range all {
+		labels := g.Spec.GetSelector()
+		found := len(labels) == 0
+		for o, spec := range specs[*networking.WorkloadEntry](w) {
+			found = found || o.Valid && mesh.Selects(labels, spec.GetLabels())
+		}
+		for o, spec := range specs[*networking.WorkloadGroup](w) {
+			found = found || o.Valid && mesh.Selects(labels, spec.GetTemplate().GetLabels())
+		}
+		if !found {
+			r.warn(place{g.object, "spec.selector"}, "no workload of the mesh has the labels %s, so no gateway has these servers", strings.TrimSpace(labelText(labels)))
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package view
+
+import (
+	"slices"
+	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+func (w *meshFixture) gateway(ns, name, spec string) *mesh.Gateway {
+	g := &mesh.Gateway{Meta: w.meta(mesh.KindGateway, ns, name), Spec: &networking.Gateway{}}
+	w.decode(spec, g.Spec)
+	w.f.Gateways = append(w.f.Gateways, g)
+	return g
+}
+
+func routerIn(ns, edge string) Proxy {
+	return Proxy{Type: Router, ServiceAccount: mesh.ServiceAccount{Namespace: ns, Name: "edge"}, Addresses: []string{"10.0.0.8"}, Labels: map[string]string{"edge": edge}}
+}
+
+// listenerNames are those of a view, sorted.
+func listenerNames(v *View) []string {
+	var out []string
+	for p := range v.Parts() {
+		if l, ok := p.(*Listener); ok {
+			out = append(out, l.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestGatewayEditCostsItsGateways: an edit of a Gateway, or of a VirtualService that is for gateways alone,
+// changes the views of the gateways that it selects, and of nobody else.
+func TestGatewayEditCostsItsGateways(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	w.service("shop", "web.mesh", 80)
+	g := w.gateway("shop", "a", `{"selector": {"edge": "a"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*.example.com"]}]}`)
+	w.gateway("shop", "b", `{"selector": {"edge": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*.example.com"]}]}`)
+	w.routes("shop", "web", `{"hosts": ["web.example.com"], "gateways": ["shop/a"], "http": [{"route": [{"destination": {"host": "web.mesh"}}]}]}`)
+	proxies := []Proxy{routerIn("shop", "a"), routerIn("shop", "b"), proxyIn("shop", nil)}
+	x := NewIndex(w.snapshot())
+	views := make([]*View, len(proxies))
+	for i, p := range proxies {
+		views[i] = x.Build(p)
+	}
+	edit := func(what string, do func(f *mesh.Fragment)) {
+		t.Helper()
+		do(&w.f)
+		x = x.Next(w.snapshot())
+		for i, p := range proxies {
+			now := x.Rebuild(views[i], p)
+			if (now.Hash() != views[i].Hash()) != (i == 0) {
+				t.Errorf("%s: proxy %d: changed %v", what, i, now.Hash() != views[i].Hash())
+			}
+			if fresh := NewIndex(w.snapshot()).Build(p); fresh.Hash() != now.Hash() {
+				t.Errorf("%s: proxy %d differs from one that is built anew", what, i)
+			}
+			views[i] = now
+		}
+	}
+	edit("another port", func(f *mesh.Fragment) {
+		next := *g
+		next.Hash = mesh.Hash{1}
+		next.Spec = &networking.Gateway{Selector: g.Spec.GetSelector(), Servers: append(slices.Clone(g.Spec.GetServers()), &networking.Server{
+			Port: &networking.Port{Number: 8080, Name: "more", Protocol: "HTTP"}, Hosts: []string{"*"},
+		})}
+		f.Gateways = []*mesh.Gateway{&next, f.Gateways[1]}
+	})
+	if got := listenerNames(views[0]); !slices.Equal(got, []string{"0.0.0.0_80", "0.0.0.0_8080"}) {
+		t.Errorf("listeners %v", got)
+	}
+	edit("another route", func(f *mesh.Fragment) {
+		vs := *f.VirtualServices[0]
+		vs.Hash, vs.Spec = mesh.Hash{1}, &networking.VirtualService{}
+		w.decode(`{"hosts": ["web.example.com"], "gateways": ["shop/a"], "http": [{"directResponse": {"status": 204}}]}`, vs.Spec)
+		f.VirtualServices = []*mesh.VirtualService{&vs}
+	})
+	vh := findPart(t, views[0], func(r *RouteConfiguration) bool { return r.Name == "http.80" }).VirtualHosts[0]
+	if vh.Name != "web.example.com:80" || vh.Routes[0].Rule.GetDirectResponse().GetStatus() != 204 {
+		t.Errorf("virtual host %+v", vh)
+	}
+}
+
+// TestBoundGatewaysStayInTheirNamespace: who may write for one namespace opens no port on the gateway of another.
+func TestBoundGatewaysStayInTheirNamespace(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	w.gateway("shop", "a", `{"servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}`)
+	for _, bound := range []bool{false, true} {
+		in := mesh.Input{Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{&w.f}}
+		if bound {
+			in.Bindings = []*mesh.Binding{{Namespaces: []string{"shop"}}}
+		}
+		x := NewIndex(mesh.Merge(in))
+		for ns, want := range map[string]bool{"shop": true, "edge": !bound} {
+			if got := len(listenerNames(x.Build(routerIn(ns, "a")))) > 0; got != want {
+				t.Errorf("bound %v: a gateway of namespace %s listens: %v, want %v", bound, ns, got, want)
+			}
+		}
+	}
+}
+
+// TestPlaintextBesideTLSForAll: both work at one port, by how connections begin.
+func TestPlaintextBesideTLSForAll(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	w.gateway("shop", "a", `{"servers": [{"port": {"number": 80, "name": "https", "protocol": "HTTPS"}, "hosts": ["*"], "tls": {"mode": "SIMPLE", "credentialName": "c"}},
+		{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}`)
+	l := findPart(t, NewIndex(w.snapshot()).Build(routerIn("shop", "a")), func(*Listener) bool { return true })
+	if len(l.Chains) != 2 || l.Chains[0].Match.Transport != transportTLS || l.Chains[1].Match.Transport != transportRawBuffer {
+		t.Errorf("%d chains: %+v", len(l.Chains), l.Chains)
+	}
+}
