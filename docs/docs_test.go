@@ -49,6 +49,55 @@ func TestCodes(t *testing.T) {
 	}
 }
 
+// TestFieldsNotInForce holds the table of fields that are not in force, with reasons, against the
+// lists above it, which are made from the sources.
+func TestFieldsNotInForce(t *testing.T) {
+	t.Parallel()
+	page := read(t, filepath.Join(root, "docs", "reference-fields.md"))
+	lists, table, ok := strings.Cut(page, "\n## Not in force, and why\n")
+	if !ok {
+		t.Fatal("docs/reference-fields.md has no table of what is not in force")
+	}
+	table, _, _ = strings.Cut(table, "\n\nSome of these")
+	field := regexp.MustCompile("`[^`]+`(: `[^`]+`)?")
+	listed, explained := map[string]bool{}, map[string]bool{}
+	kind := ""
+	for line := range strings.Lines(lists) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "**"); ok {
+			kind = strings.TrimSuffix(name, "**")
+		}
+		if list, ok := strings.CutPrefix(line, "- not in force: "); ok && kind != "MeshConfig" {
+			for _, f := range field.FindAllString(list, -1) {
+				listed[kind+" "+f] = true
+			}
+		}
+	}
+	if len(listed) == 0 {
+		t.Fatal("no field is listed: this test looks for them in the wrong way")
+	}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		kind, fields, ok := strings.Cut(strings.TrimPrefix(cells[0], "| "), " ")
+		if !ok || len(cells) != 2 {
+			continue
+		}
+		for _, f := range field.FindAllString(fields, -1) {
+			explained[kind+" "+f] = true
+		}
+	}
+	for _, f := range slices.Sorted(maps.Keys(listed)) {
+		if !explained[f] {
+			t.Errorf("docs/reference-fields.md does not say why %s is not in force", f)
+		}
+	}
+	for _, f := range slices.Sorted(maps.Keys(explained)) {
+		if !listed[f] {
+			t.Errorf("docs/reference-fields.md says why %s is not in force, and it is", f)
+		}
+	}
+}
+
 // TestMetrics holds the names of metrics on the page against the sources.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
