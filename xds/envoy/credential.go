@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	credentialScheme = "kubernetes://"
+	credentialScheme = "kubernetes://" //nolint:gosec // G101: no credential
 	rootsSuffix      = "-cacert"
 )
 

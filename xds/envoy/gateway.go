@@ -35,7 +35,7 @@ func gatewayHTTP(to *hcmv3.HttpConnectionManager, g *view.GatewayHTTP) {
 }
 
 // gatewaySocket ends TLS with the certificates of a server (Istio's BuildListenerTLSContext).
-func gatewaySocket(g *view.GatewayTLS, http bool) *corev3.TransportSocket {
+func gatewaySocket(g *view.GatewayTLS) *corev3.TransportSocket {
 	s := g.Settings
 	mutual := s.GetMode() == networking.ServerTLSSettings_MUTUAL
 	ctx := &tlsv3.DownstreamTlsContext{

@@ -151,7 +151,7 @@ func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 func filterChain(c *view.FilterChain, l *view.Listener, x *tcpAuthorizations) *listenerv3.FilterChain {
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
 	if c.Gateway != nil {
-		out.TransportSocket = gatewaySocket(c.Gateway, c.HTTP != nil)
+		out.TransportSocket = gatewaySocket(c.Gateway)
 	}
 	if c.TLS != nil || c.Gateway != nil {
 		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)

@@ -9,8 +9,9 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-func (w *meshFixture) gateway(ns, name, spec string) *mesh.Gateway {
-	g := &mesh.Gateway{Meta: w.meta(mesh.KindGateway, ns, name), Spec: &networking.Gateway{}}
+// gateway adds a Gateway of namespace shop.
+func (w *meshFixture) gateway(name, spec string) *mesh.Gateway {
+	g := &mesh.Gateway{Meta: w.meta(mesh.KindGateway, "shop", name), Spec: &networking.Gateway{}}
 	w.decode(spec, g.Spec)
 	w.f.Gateways = append(w.f.Gateways, g)
 	return g
@@ -38,8 +39,8 @@ func TestGatewayEditCostsItsGateways(t *testing.T) {
 	t.Parallel()
 	w := newMeshFixture(t)
 	w.service("shop", "web.mesh", 80)
-	g := w.gateway("shop", "a", `{"selector": {"edge": "a"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*.example.com"]}]}`)
-	w.gateway("shop", "b", `{"selector": {"edge": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*.example.com"]}]}`)
+	g := w.gateway("a", `{"selector": {"edge": "a"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*.example.com"]}]}`)
+	w.gateway("b", `{"selector": {"edge": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*.example.com"]}]}`)
 	w.routes("shop", "web", `{"hosts": ["web.example.com"], "gateways": ["shop/a"], "http": [{"route": [{"destination": {"host": "web.mesh"}}]}]}`)
 	proxies := []Proxy{routerIn("shop", "a"), routerIn("shop", "b"), proxyIn("shop", nil)}
 	x := NewIndex(w.snapshot())
@@ -89,7 +90,7 @@ func TestGatewayEditCostsItsGateways(t *testing.T) {
 func TestBoundGatewaysStayInTheirNamespace(t *testing.T) {
 	t.Parallel()
 	w := newMeshFixture(t)
-	w.gateway("shop", "a", `{"servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}`)
+	w.gateway("a", `{"servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}`)
 	for _, bound := range []bool{false, true} {
 		in := mesh.Input{Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{&w.f}}
 		if bound {
@@ -108,7 +109,7 @@ func TestBoundGatewaysStayInTheirNamespace(t *testing.T) {
 func TestPlaintextBesideTLSForAll(t *testing.T) {
 	t.Parallel()
 	w := newMeshFixture(t)
-	w.gateway("shop", "a", `{"servers": [{"port": {"number": 80, "name": "https", "protocol": "HTTPS"}, "hosts": ["*"], "tls": {"mode": "SIMPLE", "credentialName": "c"}},
+	w.gateway("a", `{"servers": [{"port": {"number": 80, "name": "https", "protocol": "HTTPS"}, "hosts": ["*"], "tls": {"mode": "SIMPLE", "credentialName": "c"}},
 		{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}`)
 	l := findPart(t, NewIndex(w.snapshot()).Build(routerIn("shop", "a")), func(*Listener) bool { return true })
 	if len(l.Chains) != 2 || l.Chains[0].Match.Transport != transportTLS || l.Chains[1].Match.Transport != transportRawBuffer {

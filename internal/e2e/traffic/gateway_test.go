@@ -139,8 +139,11 @@ func TestGateway(t *testing.T) {
 	wants := func(port int, scheme, host, path string, status int, text string) func() error {
 		return func() error {
 			got, body, err := ask(port, scheme, host, path)
-			if err != nil || got != status || !strings.Contains(body, text) {
-				return fmt.Errorf("%s://%s%s at %d: %d, %q, %v; want %d, %q", scheme, host, path, port, got, body, err, status, text)
+			if err == nil && (got != status || !strings.Contains(body, text)) {
+				err = fmt.Errorf("%d, %q; want %d, %q", got, body, status, text)
+			}
+			if err != nil {
+				return fmt.Errorf("%s://%s%s at %d: %w", scheme, host, path, port, err)
 			}
 			return nil
 		}
