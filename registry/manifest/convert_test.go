@@ -167,8 +167,8 @@ func TestNotInForce(t *testing.T) {
 		"kind: Sidecar\nspec: {ingress: [{port: {number: 443, name: tls, protocol: HTTPS}, tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b}}]}": {
 			"spec.ingress[0].tls",
 		},
-		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {tunnel: {targetHost: c.d, targetPort: 80}, loadBalancer: {simple: RANDOM}}}\n": {
-			"spec.trafficPolicy.tunnel",
+		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {loadBalancer: {simple: RANDOM, zoneAwareLbSetting: {enabled: true}}}}\n": {
+			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting",
 		},
 		"kind: VirtualService\nspec: {hosts: [a.b], gateways: [x/y], http: [{match: [{gateways: [x/y]}], route: [{destination: {host: a.b}}]}]}\n": nil,
 	} {

@@ -57,6 +57,7 @@ var inForce = map[mesh.Kind][]string{
 		"subsets.trafficPolicy.proxyProtocol",
 		"subsets.trafficPolicy.retryBudget",
 		"subsets.trafficPolicy.tls",
+		"subsets.trafficPolicy.tunnel",
 		"trafficPolicy.connectionPool",
 		"trafficPolicy.loadBalancer.consistentHash",
 		"trafficPolicy.loadBalancer.localityLbSetting",
@@ -76,6 +77,7 @@ var inForce = map[mesh.Kind][]string{
 		"trafficPolicy.proxyProtocol",
 		"trafficPolicy.retryBudget",
 		"trafficPolicy.tls",
+		"trafficPolicy.tunnel",
 		"workloadSelector",
 	},
 	mesh.KindGateway: {

@@ -244,6 +244,9 @@ func tcpProxy(c *view.TCPProxy) *tcpv3.TcpProxy {
 		}
 		out.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: list}
 	}
+	if c.Tunnel != "" {
+		out.TunnelingConfig = &tcpv3.TcpProxy_TunnelingConfig{Hostname: c.Tunnel, UsePost: c.TunnelPost}
+	}
 	if c.HashSourceIP {
 		out.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
 	}

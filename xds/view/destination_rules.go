@@ -297,12 +297,12 @@ func (r *rule) hasRouteSettings() bool {
 	if tcp := r.spec.GetTrafficPolicy().GetConnectionPool().GetTcp(); tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil {
 		return true
 	}
-	return hashesOrSetsTLS(r.spec.GetTrafficPolicy()) ||
-		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return hashesOrSetsTLS(s.GetTrafficPolicy()) })
+	return affectsRoutes(r.spec.GetTrafficPolicy()) ||
+		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return affectsRoutes(s.GetTrafficPolicy()) })
 }
 
-func hashesOrSetsTLS(p *networking.TrafficPolicy) bool {
-	return p.GetLoadBalancer().GetConsistentHash() != nil || p.GetTls() != nil ||
+func affectsRoutes(p *networking.TrafficPolicy) bool {
+	return p.GetLoadBalancer().GetConsistentHash() != nil || p.GetTls() != nil || p.GetTunnel() != nil ||
 		slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool {
 			return s.GetLoadBalancer().GetConsistentHash() != nil || s.GetTls() != nil
 		})
@@ -322,7 +322,7 @@ func (r *rule) routeSettings() *networking.DestinationRule {
 		}
 		tcp := p.GetConnectionPool().GetTcp()
 		out := &networking.TrafficPolicy{
-			LoadBalancer: p.LoadBalancer, Tls: mode(p.Tls),
+			LoadBalancer: p.LoadBalancer, Tls: mode(p.Tls), Tunnel: p.Tunnel,
 			ConnectionPool: &networking.ConnectionPoolSettings{Tcp: &networking.ConnectionPoolSettings_TCPSettings{
 				IdleTimeout: tcp.GetIdleTimeout(), MaxConnectionDuration: tcp.GetMaxConnectionDuration(),
 			}},

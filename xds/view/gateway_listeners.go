@@ -338,6 +338,7 @@ func (b *gatewayBuilder) meshChains(s *mesh.GatewayServer) []*FilterChain {
 				to := ClusterRef{Kind: SNICluster, Port: p.Number, Subset: subset, Host: svc.Hostname}
 				b.tcp.routedBy = nil
 				c := &FilterChain{TCP: b.tcp.tcpTo(svc.Hostname, subset, []WeightedCluster{{Cluster: to}})}
+				c.TCP.Tunnel, c.TCP.TunnelPost = "", false // what passes is mTLS already, as in Istio
 				b.origins = append(append(b.origins, svc.Origin), b.tcp.routedBy...)
 				c.Match.ServerNames, c.Match.ALPN = []string{statPrefix(to)}, istioALPN()
 				out = append(out, c)

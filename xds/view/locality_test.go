@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -63,7 +64,7 @@ func TestProxiesShareEndpointsWhateverTheirLabels(t *testing.T) {
 	var parts []*Endpoints
 	var views []*View
 	for i := range 50 {
-		p := proxyIn("shop", map[string]string{"host": fmt.Sprint("h", i), "host2": fmt.Sprint(i), "other": fmt.Sprint(i)})
+		p := proxyIn("shop", map[string]string{"host": fmt.Sprint("h", i), "host2": strconv.Itoa(i), "other": strconv.Itoa(i)})
 		v := x.Build(p)
 		e := findPart(t, v, func(e *Endpoints) bool { return e.Ref.Host == "orders.shop" })
 		views = append(views, v)

@@ -2,7 +2,9 @@ package view
 
 import (
 	"cmp"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -172,5 +174,12 @@ func (o *outboundListenerBuilder) tcpTo(host mesh.Hostname, subset string, list 
 		}
 	}
 	tcp.HashSourceIP = hash.GetUseSourceIp()
+	tunnel := r.spec.GetTrafficPolicy().GetTunnel()
+	if subset != "" { // which does not inherit it, as in Istio
+		tunnel = r.subset(subset).GetTrafficPolicy().GetTunnel()
+	}
+	if tunnel != nil {
+		tcp.Tunnel, tcp.TunnelPost = net.JoinHostPort(tunnel.GetTargetHost(), strconv.FormatUint(uint64(tunnel.GetTargetPort()), 10)), tunnel.GetProtocol() == "POST"
+	}
 	return tcp
 }

@@ -155,6 +155,10 @@ type TCPProxy struct {
 	IdleTimeout  time.Duration // 0 means Envoy's default
 	MaxDuration  time.Duration // 0 means none
 	HashSourceIP bool
+	// Tunnel is the host and port to which an HTTP proxy, which the destination is, connects; empty
+	// without one. TunnelPost asks it by POST, not by CONNECT.
+	Tunnel     string
+	TunnelPost bool
 }
 
 // WeightedCluster is a share of traffic.
