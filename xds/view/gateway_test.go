@@ -43,21 +43,25 @@ func TestGatewayEditCostsItsGateways(t *testing.T) {
 	w.gateway("b", `{"selector": {"edge": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*.example.com"]}]}`)
 	w.routes("shop", "web", `{"hosts": ["web.example.com"], "gateways": ["shop/a"], "http": [{"route": [{"destination": {"host": "web.mesh"}}]}]}`)
 	proxies := []Proxy{routerIn("shop", "a"), routerIn("shop", "b"), proxyIn("shop", nil)}
-	x := NewIndex(w.snapshot())
+	mc := &mesh.MeshConfig{Spec: w.mc} // another one would have everything built again
+	snapshot := func() *mesh.Snapshot { return mesh.NewSnapshot(nil, mc, []*mesh.Fragment{&w.f}) }
+	x := NewIndex(snapshot())
 	views := make([]*View, len(proxies))
 	for i, p := range proxies {
 		views[i] = x.Build(p)
 	}
 	edit := func(what string, do func(f *mesh.Fragment)) {
 		t.Helper()
-		do(&w.f)
-		x = x.Next(w.snapshot())
+		f := w.f // what a snapshot has is never written to
+		do(&f)
+		w.f = f
+		x = x.Next(snapshot())
 		for i, p := range proxies {
 			now := x.Rebuild(views[i], p)
 			if (now.Hash() != views[i].Hash()) != (i == 0) {
 				t.Errorf("%s: proxy %d: changed %v", what, i, now.Hash() != views[i].Hash())
 			}
-			if fresh := NewIndex(w.snapshot()).Build(p); fresh.Hash() != now.Hash() {
+			if fresh := NewIndex(snapshot()).Build(p); fresh.Hash() != now.Hash() {
 				t.Errorf("%s: proxy %d differs from one that is built anew", what, i)
 			}
 			views[i] = now
