@@ -68,6 +68,7 @@ func meshFlags(f *flag.FlagSet) *meshgen.Spec {
 	f.IntVar(&s.Proxies, "proxies", 1000, "proxies of the fleet")
 	f.IntVar(&s.Rules, "rules", meshgen.DefaultRules, "how many of a hundred services have a VirtualService and a DestinationRule")
 	f.BoolVar(&s.OwnSidecars, "own-sidecars", false, "give every proxy a Sidecar of its own")
+	f.BoolVar(&s.Capture, "capture", false, "have all proxies capture packets, and services get their addresses from the control plane")
 	return s
 }
 

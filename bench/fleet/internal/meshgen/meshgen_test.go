@@ -152,3 +152,18 @@ func TestSidecars(t *testing.T) {
 		t.Errorf("%d lists of hosts for %d proxies", len(egress), s.Proxies)
 	}
 }
+
+// TestCapture: services without addresses are what the control plane gives addresses to.
+func TestCapture(t *testing.T) {
+	t.Parallel()
+	s := Spec{Services: 30, Endpoints: 3, Proxies: 40, Clients: 10, Namespaces: 4}
+	_, without := write(t, s)
+	s.Capture = true
+	_, with := write(t, s)
+	count := func(files map[string]string) int {
+		return strings.Count(strings.Join(slices.Collect(maps.Values(files)), "\n"), "\n  addresses:")
+	}
+	if a, b := count(without), count(with); a != 30 || b != 0 {
+		t.Errorf("%d and %d services with addresses, want 30 and 0", a, b)
+	}
+}

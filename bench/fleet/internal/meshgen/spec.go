@@ -22,6 +22,9 @@ type Spec struct {
 	// OwnSidecars gives every proxy a Sidecar of its own, no two with the same
 	// egress.
 	OwnSidecars bool
+	// Capture has all proxies capture packets, and leaves the addresses of services to the
+	// control plane.
+	Capture bool
 }
 
 // DefaultRules makes a mesh of 1,000 services of which istiod gives a proxy 4.2 MB,

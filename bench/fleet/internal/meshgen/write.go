@@ -50,7 +50,10 @@ func head(b *strings.Builder, kind, name, namespace string) {
 func (s Spec) service(i int) string {
 	var b strings.Builder
 	head(&b, "ServiceEntry", s.Name(i), s.Namespace(i))
-	fmt.Fprintf(&b, "  hosts: [%s]\n  addresses: [%s]\n  location: MESH_INTERNAL\n  resolution: STATIC\n", s.Host(i), virtualIP(i))
+	fmt.Fprintf(&b, "  hosts: [%s]\n  location: MESH_INTERNAL\n  resolution: STATIC\n", s.Host(i))
+	if !s.Capture {
+		fmt.Fprintf(&b, "  addresses: [%s]\n", virtualIP(i))
+	}
 	b.WriteString("  ports:\n  - {number: 8080, name: http, protocol: HTTP}\n")
 	if s.hasTCP(i) {
 		b.WriteString("  - {number: 9000, name: tcp, protocol: TCP}\n")

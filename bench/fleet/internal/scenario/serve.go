@@ -63,10 +63,14 @@ func (c FleetConfig) decoded(i int) *corev3.Node {
 	for k, v := range p.Labels {
 		labels[k] = v
 	}
-	metadata, err := structpb.NewStruct(map[string]any{
+	fields := map[string]any{
 		"NAMESPACE": p.Namespace, "SERVICE_ACCOUNT": p.Account, "WORKLOAD_NAME": p.Name, "INSTANCE_IPS": p.Address,
 		"LABELS": labels, "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local",
-	})
+	}
+	if c.Mesh.Capture {
+		fields["INTERCEPTION_MODE"] = "REDIRECT"
+	}
+	metadata, err := structpb.NewStruct(fields)
 	if err != nil {
 		return nil
 	}
