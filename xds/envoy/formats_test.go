@@ -25,7 +25,10 @@ const canary = "%ENVIRONMENT(HOME)%"
 // literals are the fields of Envoy's configuration that are no formats though a
 // manifest decides on them: what is not here is taken for one.
 func literals() map[protoreflect.FullName]bool {
-	out := map[protoreflect.FullName]bool{}
+	out := map[protoreflect.FullName]bool{
+		// It is a format, but a tunnel's targetHost is a DNS name or an IP address: neither has a percent sign.
+		"envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.TunnelingConfig.hostname": true,
+	}
 	for name := range strings.FieldsSeq(`
 		envoy.extensions.access_loggers.file.v3.FileAccessLog.path
 		envoy.config.cluster.v3.Cluster.alt_stat_name
