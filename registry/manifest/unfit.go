@@ -167,6 +167,9 @@ func (u unfitCheck) destinationRule(spec *networking.DestinationRule) {
 func (u unfitCheck) policy(p *networking.TrafficPolicy, at string) {
 	u.balancing(p.GetLoadBalancer(), at+".loadBalancer")
 	u.tls(p.GetTls(), at+".tls")
+	if host := p.GetTunnel().GetTargetHost(); strings.Contains(host, "%") {
+		u.report(at+".tunnel.targetHost", fmt.Sprintf("Envoy takes the percent sign of %q for a command operator; write the address without its zone", host))
+	}
 	for i, port := range p.GetPortLevelSettings() {
 		at := fmt.Sprintf("%s.portLevelSettings[%d]", at, i)
 		u.balancing(port.GetLoadBalancer(), at+".loadBalancer")

@@ -26,7 +26,7 @@ const canary = "%ENVIRONMENT(HOME)%"
 // manifest decides on them: what is not here is taken for one.
 func literals() map[protoreflect.FullName]bool {
 	out := map[protoreflect.FullName]bool{
-		// It is a format, but a tunnel's targetHost is a DNS name or an IP address: neither has a percent sign.
+		// It is a format, but no tunnel with a percent sign in its targetHost is in force.
 		"envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.TunnelingConfig.hostname": true,
 	}
 	for name := range strings.FieldsSeq(`
