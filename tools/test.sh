@@ -10,7 +10,7 @@ tools=$PWD/tools/go.mod
 cd "${MODULE:-.}"
 packages=./...
 if [ -z "${MODULE:-}" ]; then # the longest begin first: otherwise one of them runs alone at the end
-  packages="./internal/e2e/traffic ./xds/cache ./xds/envoy ./internal/e2e/faults $packages"
+  packages="./internal/e2e/traffic ./xds/cache ./xds/envoy ./internal/e2e/consul ./internal/e2e/faults $packages"
 fi
 again=$(mktemp)
 trap 'rm -f "$again"' EXIT
