@@ -98,6 +98,35 @@ func TestFieldsNotInForce(t *testing.T) {
 	}
 }
 
+// TestReadmeExceptions: what README's table of kinds excepts is not in force.
+func TestReadmeExceptions(t *testing.T) {
+	t.Parallel()
+	_, reasons, _ := strings.Cut(read(t, filepath.Join(root, "docs", "reference-fields.md")), "\n## Not in force, and why\n")
+	reasons, _, _ = strings.Cut(reasons, "\n\nSome of these")
+	name := regexp.MustCompile("`([^`]+)`")
+	found := 0
+	for line := range strings.Lines(read(t, filepath.Join(root, "README.md"))) {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 2 || !strings.Contains(cells[1], "works, except") {
+			continue
+		}
+		for _, m := range name.FindAllStringSubmatch(cells[1], -1) {
+			found++
+			last := strings.ReplaceAll(m[1], ": ", "`: `") // a field and its value
+			holds := slices.ContainsFunc(strings.Split(reasons, "\n"), func(row string) bool {
+				kind, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " ")
+				return kind != "" && strings.Contains(cells[0], kind) && (strings.Contains(row, "`"+last+"`") || strings.Contains(row, "."+last+"`"))
+			})
+			if !holds {
+				t.Errorf("README.md excepts %s of%s, and docs/reference-fields.md does not say that it is not in force", m[1], strings.TrimPrefix(cells[0], "|"))
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("README.md excepts nothing: this test looks for it in the wrong way")
+	}
+}
+
 // TestMetrics holds the names of metrics on the page against the sources.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
