@@ -126,6 +126,8 @@ var inForce = map[mesh.Kind][]string{
 		"workloadSelector",
 	},
 	mesh.KindSidecar: {
+		"!ingress.tls.caCertCredentialName", "!ingress.tls.insecureSkipVerify",
+		"!ingress.tls.verifyCertificateHash", "!ingress.tls.verifyCertificateSpki",
 		"egress.bind",
 		"egress.captureMode",
 		"egress.hosts",
@@ -136,6 +138,7 @@ var inForce = map[mesh.Kind][]string{
 		"ingress.connectionPool",
 		"ingress.defaultEndpoint",
 		"ingress.port",
+		"ingress.tls",
 		"outboundTrafficPolicy.egressProxy",
 		"outboundTrafficPolicy.mode=REGISTRY_ONLY,ALLOW_ANY",
 		"workloadSelector",

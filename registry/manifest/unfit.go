@@ -58,6 +58,7 @@ func unfit(o *Object, r *reporter) {
 	case *networking.Sidecar:
 		for i, l := range spec.GetIngress() {
 			u.endpoint(l.GetDefaultEndpoint(), fmt.Sprintf("spec.ingress[%d].defaultEndpoint", i))
+			u.ingressTLS(l.GetTls(), fmt.Sprintf("spec.ingress[%d].tls", i))
 		}
 		for i, l := range spec.GetEgress() {
 			u.bind(l.GetBind(), fmt.Sprintf("spec.egress[%d].bind", i))
@@ -101,6 +102,14 @@ type unfitCheck struct{ report func(path, why string) }
 func (u unfitCheck) endpoint(address, field string) {
 	if sock, unix := strings.CutPrefix(address, unixScheme); unix && isOwnSocket(sock) {
 		u.report(field, fmt.Sprintf("%q is, or may be, a socket of Fairlead, which gives out keys and takes commands", sock))
+	}
+}
+
+// ingressTLS judges TLS that a port of a Sidecar ends: with the mode PASSTHROUGH, which is the default,
+// istiod ends it with the certificate of the mesh.
+func (u unfitCheck) ingressTLS(s *networking.ServerTLSSettings, field string) {
+	if s != nil && s.GetMode() == networking.ServerTLSSettings_PASSTHROUGH {
+		u.report(field, "a Sidecar's port passes TLS on if it has no tls; remove it, or use the mode SIMPLE, MUTUAL or OPTIONAL_MUTUAL")
 	}
 }
 

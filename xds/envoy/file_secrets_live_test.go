@@ -60,6 +60,23 @@ func secretServerWith(t *testing.T, c workload.Config) *bootstrapv3.Bootstrap {
 	return b
 }
 
+// startWithSecrets starts an Envoy that gets secrets as another bootstrap says.
+func startWithSecrets(t *testing.T, v *view.View, version string, from *bootstrapv3.Bootstrap) *envoytest.Envoy {
+	t.Helper()
+	file, own := &bootstrapv3.Bootstrap{}, from.GetStaticResources()
+	fatalIf(t, protojson.Unmarshal(bootstrap(t, buildAll(v)), file), "reading own JSON")
+	file.StaticResources.Secrets = own.GetSecrets()
+	file.StaticResources.Clusters = append(own.GetClusters(), file.GetStaticResources().GetClusters()[1:]...)
+	body, err := protojson.Marshal(file)
+	fatalIf(t, err, "marshaling bootstrap")
+	var node map[string]any
+	fatalIf(t, json.Unmarshal(body, &node), "reading own JSON")
+	node["admin"] = json.RawMessage(envoytest.AdminJSON)
+	body, err = json.Marshal(node)
+	fatalIf(t, err, "marshaling bootstrap")
+	return envoytest.Start(t, envoytest.Config{Bootstrap: body, Version: version})
+}
+
 // TestFilesOfADestinationRuleRotate: certificates of MUTUAL in files, and the public roots of
 // the host, come from the agent; a new certificate is used without a restart; and a file that
 // does not exist keeps neither Envoy from starting nor other services from being called.
@@ -124,19 +141,7 @@ spec: {egress: [{bind: 127.0.0.11, hosts: ["./*"]}]}
 `), "")
 			proxy := proxyFile{Namespace: "shop", ServiceAccount: "web", IP: clientIP, Interception: "NONE"}.proxy()
 			proxy.FileSecrets = true
-			file := &bootstrapv3.Bootstrap{}
-			fatalIf(t, protojson.Unmarshal(bootstrap(t, buildAll(view.Build(s, proxy))), file), "reading own JSON")
-			own := secretServer(t, filepath.Join(dir, "absent"), root).GetStaticResources()
-			file.StaticResources.Secrets = own.GetSecrets()
-			file.StaticResources.Clusters = append(own.GetClusters(), file.GetStaticResources().GetClusters()[1:]...)
-			body, err := protojson.Marshal(file)
-			fatalIf(t, err, "marshaling bootstrap")
-			var node map[string]any
-			fatalIf(t, json.Unmarshal(body, &node), "reading own JSON")
-			node["admin"] = json.RawMessage(envoytest.AdminJSON)
-			body, err = json.Marshal(node)
-			fatalIf(t, err, "marshaling bootstrap")
-			e := envoytest.Start(t, envoytest.Config{Bootstrap: body, Version: version})
+			e := startWithSecrets(t, view.Build(s, proxy), version, secretServer(t, filepath.Join(dir, "absent"), root))
 			says := func(want string) {
 				t.Helper()
 				envoytest.Eventually(t, envoytest.Patience, func() error {

@@ -34,7 +34,8 @@ func gatewayHTTP(to *hcmv3.HttpConnectionManager, g *view.GatewayHTTP) {
 	}
 }
 
-// gatewaySocket ends TLS with the certificates of a server (Istio's BuildListenerTLSContext).
+// gatewaySocket ends TLS with the certificates of a server of a Gateway, or of a port of a Sidecar
+// (Istio's BuildListenerTLSContext).
 func gatewaySocket(g *view.GatewayTLS) *corev3.TransportSocket {
 	s := g.Settings
 	mutual := s.GetMode() == networking.ServerTLSSettings_MUTUAL

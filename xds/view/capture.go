@@ -41,7 +41,7 @@ func (o *outboundListenerBuilder) virtualOutbound() *Listener {
 // plaintextTCP reports whether a chain is for connections in which the application may speak
 // first.
 func (c *FilterChain) plaintextTCP() bool {
-	return c.TCP != nil && c.TLS == nil && !c.Unreported
+	return c.TCP != nil && !c.endsTLS() && !c.Unreported
 }
 
 // virtualInbound receives redirected connections. It has filter chains for each port, and

@@ -32,6 +32,8 @@ type inboundPort struct {
 	Endpoint     string
 	EndpointPort uint32
 	Operation    string
+	// TLS is TLS that the port ends, with certificates of its own; or nil.
+	TLS *GatewayTLS
 	// Pool limits connections to the application; or nil.
 	Pool *networking.ConnectionPoolSettings
 	// Service and Namespace are those of the first service there; empty if there is none.
@@ -227,6 +229,7 @@ func (in *inboundBuilder) fromSidecar(targets []inboundPort) {
 			Operation: s.Name + "." + s.Namespace + ":" + strconv.FormatUint(uint64(l.GetPort().GetNumber()), 10) + "/*",
 			origins:   []*mesh.Origin{s.Origin},
 		}
+		in.endTLS(&p, l.GetTls())
 		p.Bind = cmp.Or(l.GetBind(), in.defaultBind(p.Bound))
 		if seen[p.Number] {
 			continue
@@ -383,105 +386,5 @@ func (in *inboundInput) inspect(mc *meshContext, l *Listener) {
 	l.InspectHTTP = slices.ContainsFunc(l.Chains, func(c *FilterChain) bool { return c.Match.PlaintextHTTP() })
 	if (l.InspectTLS || l.InspectHTTP) && l.InspectTimeout == 0 {
 		l.InspectTimeout = defaultInspectTimeout
-	}
-}
-
-func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
-	to := ClusterRef{Kind: InboundCluster, Port: p.Number}
-	chain := func() *FilterChain {
-		return &FilterChain{
-			Name: listenerName(p.Bind, p.Number), Match: FilterChainMatch{DestinationPort: p.Number},
-			Deny: in.Deny, Authorization: in.Authorization,
-		}
-	}
-	asTCP := func() *FilterChain {
-		c := chain()
-		c.TCP = &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
-		return c
-	}
-	asHTTP := func(c *FilterChain) {
-		in.serveHTTP(c, mc.httpChain("inbound_"+c.Name, in.Headers))
-		c.HTTP.GRPCWeb = p.Protocol == mesh.GRPCWeb
-		c.HTTP.Inbound = &InboundRoute{
-			Cluster: to, Operation: p.Operation, Retry: p.Protocol != mesh.GRPC && p.Protocol != mesh.GRPCWeb,
-		}
-	}
-	switch mode := in.modeAt(p.Number); {
-	case p.Protocol == mesh.Undeclared:
-		return in.sniffedChains(mc, mode, asTCP, asHTTP)
-	case p.Protocol.IsHTTP():
-		return in.modeChains(mc, mode, true, func() *FilterChain {
-			c := chain()
-			asHTTP(c)
-			return c
-		})
-	default:
-		return in.modeChains(mc, mode, false, asTCP)
-	}
-}
-
-// sniffedChains are the chains of a port without a declared protocol, as in Istio: HTTP for
-// what is HTTP in plaintext, and for mTLS whose client says by ALPN that it is HTTP. All else is
-// TCP, and so are clients that say nothing, such as those of earlier releases.
-func (in *inboundInput) sniffedChains(mc *meshContext, mode mesh.MTLSMode, asTCP func() *FilterChain, asHTTP func(*FilterChain)) []*FilterChain {
-	chains := in.modeChains(mc, mode, false, asTCP)
-	http := func(transport string, alpn []string) {
-		c := asTCP()
-		c.TCP, c.Match.Transport, c.Match.ALPN = nil, transport, alpn
-		asHTTP(c)
-		if transport == transportTLS {
-			c.TLS = mc.serverTLS(true)
-		}
-		chains = append(chains, c)
-	}
-	switch mode {
-	case mesh.Disable:
-		// Once a chain names a transport, Envoy looks for plaintext only among those that do.
-		plain := asTCP()
-		plain.Match.Transport = transportRawBuffer
-		chains = append(chains, plain)
-		http(transportRawBuffer, plaintextALPN())
-	case mesh.Permissive:
-		chains[0].Match.ALPN = istioTCP()
-		http(transportTLS, istioHTTP())
-		http(transportRawBuffer, plaintextALPN())
-	default:
-		http(transportTLS, istioHTTP())
-	}
-	return chains
-}
-
-func (mc *meshContext) serverTLS(http bool) *ServerTLS {
-	m := mc.config.GetMeshMTLS()
-	return &ServerTLS{
-		HTTP: http, TrustDomains: mc.trustDomains, MaxAge: mc.settings.serverAge(http),
-		TLS13: m.GetMinProtocolVersion() == meshconfig.MeshConfig_TLSConfig_TLSV1_3, CipherSuites: m.GetCipherSuites(),
-	}
-}
-
-// modeChains returns the filter chains for an mTLS mode. STRICT has mTLS only. PERMISSIVE
-// recognizes mTLS of the mesh by the offered ALPN protocols; TLS of the application itself
-// is forwarded unchanged.
-func (in *inboundInput) modeChains(mc *meshContext, mode mesh.MTLSMode, http bool, build func() *FilterChain) []*FilterChain {
-	mtls := build()
-	mtls.Match.Transport = transportTLS
-	mtls.TLS = mc.serverTLS(http)
-	plain := build()
-	switch mode {
-	case mesh.Strict:
-		return []*FilterChain{mtls}
-	case mesh.Permissive:
-		mtls.Match.ALPN = istioALPN()
-		plain.Match.Transport = transportRawBuffer
-		if http {
-			return []*FilterChain{mtls, plain}
-		}
-		other := build()
-		other.Match.Transport = transportTLS
-		return []*FilterChain{mtls, other, plain}
-	case mesh.Disable:
-		return []*FilterChain{plain}
-	default:
-		return []*FilterChain{mtls}
 	}
 }

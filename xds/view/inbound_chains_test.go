@@ -1,6 +1,7 @@
 package view
 
 import (
+	stdcmp "cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -187,4 +188,56 @@ func chainFor(chains []*FilterChain, alpn string) *FilterChain {
 		}
 	}
 	return out
+}
+
+// TestIngressTLS: a port of a Sidecar ends TLS with its own certificate only if it is without mTLS of the
+// mesh. It is HTTP or TCP then, takes no plaintext, denies if the proxy has to, and has the policies of the
+// workload. With mTLS of the mesh its chains are those of the protocol inside TLS.
+func TestIngressTLS(t *testing.T) {
+	t.Parallel()
+	for _, interception := range []Interception{InterceptNone, InterceptRedirect, InterceptTPROXY} {
+		for _, mode := range []string{"STRICT", "PERMISSIVE", "DISABLE"} {
+			for protocol, inside := range map[mesh.Protocol]mesh.Protocol{mesh.HTTPS: mesh.HTTP, mesh.TLS: mesh.TCP} {
+				for _, deny := range []bool{false, true} {
+					w := newMeshFixture(t)
+					const port = `{"port":{"number":%d,"name":"p","protocol":%q},"defaultEndpoint":"127.0.0.1:%[1]d"%[3]s}`
+					w.sidecar("shop", "a", `{"ingress":[`+fmt.Sprintf(port, 8443, protocol, `,"tls":{"mode":"SIMPLE","serverCertificate":"/c","privateKey":"/k"}`)+`,`+fmt.Sprintf(port, 8444, inside, "")+`]}`)
+					w.peer("shop", "default", `{"mtls":{"mode":"`+mode+`"}}`)
+					if deny {
+						w.authorize("shop", "p", `{"action":"DENY","rules":[{}]}`)
+						w.f.Unenforced = append(w.f.Unenforced, &mesh.Unenforced{Meta: w.meta(mesh.KindAuthorizationPolicy, "shop", "p")})
+					}
+					p := proxyIn("shop", nil)
+					p.Interception, p.FileSecrets = interception, true
+					chains, extensions := map[uint32][]*FilterChain{}, map[Slot]*Extension{}
+					for part := range Build(w.snapshot(), p).Parts() {
+						if e, ok := part.(*Extension); ok {
+							extensions[e.Slot] = e
+						}
+						if l, ok := part.(*Listener); ok && l.Inbound {
+							for _, c := range l.Chains {
+								at := stdcmp.Or(c.Match.DestinationPort, l.Port)
+								chains[at] = append(chains[at], c)
+							}
+						}
+					}
+					what := fmt.Sprintf("%s, %s, %s, denies %v", interception, mode, protocol, deny)
+					got, like := chains[8443], chains[8444]
+					if mode != "DISABLE" {
+						if len(got) == 0 || len(got) != len(like) || got[0].TLS == nil || got[0].Gateway != nil || (got[0].HTTP == nil) != (like[0].HTTP == nil) {
+							t.Errorf("%s: %+v, want the chains of %s", what, got, inside)
+						}
+						continue
+					}
+					if len(got) != 1 || got[0].Gateway == nil || !got[0].Gateway.FileSecrets || got[0].Gateway.Settings.GetPrivateKey() != "/k" || got[0].TLS != nil || got[0].Match.Transport != transportTLS || got[0].plaintextTCP() {
+						t.Errorf("%s: %+v", what, got)
+						continue
+					}
+					if c := got[0]; (c.HTTP != nil) != inside.IsHTTP() || (c.TCP == nil) != inside.IsHTTP() || refuses(c, extensions) != deny || hasPolicies(c, extensions) != deny {
+						t.Errorf("%s: a chain breaks the rules: %+v", what, c)
+					}
+				}
+			}
+		}
+	}
 }

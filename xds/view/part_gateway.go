@@ -13,7 +13,8 @@ type GatewayHTTP struct {
 	ForwardClientCert meshconfig.ForwardClientCertDetails
 }
 
-// GatewayTLS is TLS that a server of a Gateway ends.
+// GatewayTLS is TLS that a server of a Gateway, or an ingress listener of a Sidecar, ends with
+// certificates of its own.
 type GatewayTLS struct {
 	Settings *networking.ServerTLSSettings
 	// Defaults are MeshConfig's tlsDefaults; or nil.

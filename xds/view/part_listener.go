@@ -52,7 +52,8 @@ type FilterChain struct {
 	Match FilterChainMatch
 	// TLS is nil for plaintext.
 	TLS *ServerTLS
-	// Gateway is TLS that a server of a Gateway ends, with certificates of its own; or nil.
+	// Gateway is TLS that a server of a Gateway, or a port of a Sidecar, ends, with certificates of its
+	// own; or nil.
 	Gateway *GatewayTLS
 	HTTP    *HTTPConnectionManager
 	TCP     *TCPProxy

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	"istio.io/istio/pilot/pkg/config/kube/crd"
+	"istio.io/istio/pilot/pkg/features"
 	"istio.io/istio/pilot/pkg/model"
 	"istio.io/istio/pilot/pkg/networking/core"
 	"istio.io/istio/pilot/pkg/networking/util"
@@ -71,6 +72,7 @@ func main() {
 }
 
 func run(in, out string) error {
+	features.EnableTLSOnSidecarIngress = true // else istiod takes no notice of a Sidecar's ingress.tls
 	for _, s := range log.Scopes() { // what is wrong ends the run
 		s.SetOutputLevel(log.NoneLevel)
 	}
