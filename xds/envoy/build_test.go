@@ -50,6 +50,9 @@ func (f proxyFile) proxy() view.Proxy {
 		Interception:   view.Interception(f.Interception),
 		Locality:       mesh.ParseLocality(f.Locality),
 	}
+	if f.Type == string(view.Router) {
+		p.Type = view.Router
+	}
 	if p.Interception == "" {
 		p.Interception = view.InterceptRedirect
 	}

@@ -37,6 +37,7 @@ type fixture struct {
 	version             string
 	meshConfig          string // text
 	environ             []string
+	secrets             []any // besides those of the mesh
 }
 
 // meshFor is the manifests of the two hosts.
@@ -124,6 +125,10 @@ func (f *fixture) start(t testing.TB, s *mesh.Snapshot, who proxyFile) *envoytes
 		without(node, "disableStatelessSessionResumption")
 	}
 	withSecrets(t, node, f.ca, who)
+	if static, ok := node["staticResources"].(map[string]any); ok && len(f.secrets) > 0 {
+		have, _ := static["secrets"].([]any)
+		static["secrets"] = append(have, f.secrets...)
+	}
 	node["admin"] = json.RawMessage(envoytest.AdminJSON)
 	boot, err := json.Marshal(node)
 	fatalIf(t, err, "marshaling bootstrap")

@@ -137,13 +137,12 @@ func credentials(to *tlsv3.CommonTlsContext, s *networking.ServerTLSSettings, na
 	if name := s.GetCaCertCredentialName(); name != "" {
 		roots = CredentialRoots(strings.TrimSuffix(name, rootsSuffix))
 	}
-	validation := clientValidation(s)
-	switch {
-	case verifies:
+	// Without authorities no names either, as Istio has them: Envoy would reject the listener, with all
+	// servers of its port.
+	if verifies {
+		validation := clientValidation(s)
 		validation.VerifyCertificateSpki, validation.VerifyCertificateHash = s.GetVerifyCertificateSpki(), s.GetVerifyCertificateHash()
 		combined(to, validation, credentialSecret(roots))
-	case len(s.GetSubjectAltNames()) > 0:
-		to.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
 	}
 }
 

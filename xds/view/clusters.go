@@ -126,7 +126,6 @@ func (in serviceInput) build(mc *meshContext) *serviceParts {
 		mc.appendClusters(out, c)
 		if in.passes {
 			c.passes = true
-			c.members = slices.DeleteFunc(c.members, func(m member) bool { return !mc.endpointMTLS(c, m) })
 			mc.appendClusters(out, c)
 		}
 	}
@@ -204,7 +203,8 @@ type clusterInput struct {
 
 func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
-	if in.passes {
+	if in.passes { // to endpoints that end mTLS, which is for each subset to say
+		in.members = slices.DeleteFunc(slices.Clone(in.members), func(m member) bool { return !mc.endpointMTLS(in, m) })
 		in.ref, policy = ClusterRef{Kind: SNICluster, Port: in.port.Number, Subset: in.subset.GetName(), Host: in.svc.Hostname}, withoutTLS(policy)
 	}
 	c := &Cluster{
