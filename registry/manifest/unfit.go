@@ -69,8 +69,10 @@ func unfit(o *Object, r *reporter) {
 		for i, s := range spec.GetServers() {
 			u.bind(s.GetBind(), fmt.Sprintf("spec.servers[%d].bind", i))
 			u.peers(s.GetTls().GetSubjectAltNames(), fmt.Sprintf("spec.servers[%d].tls.subjectAltNames", i))
+			u.pins(s.GetTls(), fmt.Sprintf("spec.servers[%d].tls", i))
 		}
 	case *networking.ServiceEntry:
+		u.tlsHosts(spec)
 		u.peers(spec.GetSubjectAltNames(), "spec.subjectAltNames")
 		for i, e := range spec.GetEndpoints() {
 			u.endpoint(e.GetAddress(), fmt.Sprintf("spec.endpoints[%d].address", i))
@@ -161,6 +163,14 @@ func (u unfitCheck) virtualService(spec *networking.VirtualService) {
 		for j, m := range h.GetMatch() {
 			if _, empty := m.GetQueryParams()[""]; empty {
 				u.report(fmt.Sprintf("%s.match[%d].queryParams", at, j), "the name of a parameter is empty, which Envoy rejects")
+			}
+			u.claims(m, fmt.Sprintf("%s.match[%d]", at, j))
+		}
+	}
+	for i, r := range spec.GetTls() {
+		for j, m := range r.GetMatch() {
+			for k, name := range m.GetSniHosts() {
+				u.serverName(name, fmt.Sprintf("spec.tls[%d].match[%d].sniHosts[%d]", i, j, k))
 			}
 		}
 	}

@@ -55,6 +55,11 @@ func isAddress(h Hostname) bool {
 	return is
 }
 
+// IsPartialWildcard reports whether a wildcard in the name stands for a part of a label, as in *-a.example.com.
+func (h Hostname) IsPartialWildcard() bool {
+	return h != "*" && strings.Contains(strings.TrimPrefix(string(h), "*."), "*")
+}
+
 // isWide reports whether a name stands for several: it is a wildcard, or a range.
 func isWide(h Hostname) bool { return h.IsWildcard() || strings.IndexByte(string(h), '/') >= 0 }
 

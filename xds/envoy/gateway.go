@@ -101,7 +101,10 @@ func tlsVersion(v networking.ServerTLSSettings_TLSProtocol) tlsv3.TlsParameters_
 func knownCiphers(list []string) []string {
 	var out []string
 	for _, name := range list {
-		group := strings.Split(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"), "|") // [A|B] are equal
+		group := []string{name}
+		if inner, ok := strings.CutPrefix(name, "["); ok && strings.HasSuffix(inner, "]") { // [A|B] are equal
+			group = strings.Split(strings.TrimSuffix(inner, "]"), "|")
+		}
 		known := !slices.ContainsFunc(group, func(c string) bool { return !slices.Contains(gatewayCiphers(), c) })
 		if (known || name == "ALL") && !slices.Contains(out, name) {
 			out = append(out, name)
@@ -140,15 +143,17 @@ func credentials(to *tlsv3.CommonTlsContext, s *networking.ServerTLSSettings, na
 	// Without authorities no names either, as Istio has them: Envoy would reject the listener, with all
 	// servers of its port.
 	if verifies {
-		validation := clientValidation(s)
-		validation.VerifyCertificateSpki, validation.VerifyCertificateHash = s.GetVerifyCertificateSpki(), s.GetVerifyCertificateHash()
-		combined(to, validation, credentialSecret(roots))
+		combined(to, clientValidation(s), credentialSecret(roots))
 	}
 }
 
 // clientValidation is what is asked of the certificates of clients, but for who signed them.
 func clientValidation(s *networking.ServerTLSSettings) *tlsv3.CertificateValidationContext {
-	out := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: exactMatchers(s.GetSubjectAltNames())}
+	out := &tlsv3.CertificateValidationContext{
+		MatchTypedSubjectAltNames: exactMatchers(s.GetSubjectAltNames()),
+		// Istio leaves these away beside certificates in files: more clients could connect than the Gateway says.
+		VerifyCertificateSpki: s.GetVerifyCertificateSpki(), VerifyCertificateHash: s.GetVerifyCertificateHash(),
+	}
 	if s.GetInsecureSkipVerify().GetValue() {
 		out.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -38,11 +39,34 @@ func TestUnknownCiphersAreLeftOut(t *testing.T) {
 	t.Parallel()
 	p := gatewayParameters(&networking.ServerTLSSettings{CipherSuites: []string{
 		"AES128-SHA", "NO-SUCH", "AES128-SHA", "[ECDHE-RSA-AES128-GCM-SHA256|ECDHE-RSA-CHACHA20-POLY1305]", "[AES128-SHA|NO-SUCH]",
+		"[AES128-SHA", "AES128-SHA]", "AES128-SHA|AES256-SHA", "[[AES128-SHA]]", "[]",
 	}}, nil)
 	if got := p.GetCipherSuites(); len(got) != 2 || got[0] != "AES128-SHA" {
 		t.Errorf("%q", got)
 	}
 	if p := gatewayParameters(&networking.ServerTLSSettings{CipherSuites: []string{"NO-SUCH"}}, nil); p != nil {
 		t.Errorf("%v", p)
+	}
+}
+
+// TestPinsOfClientsHoldBesideFiles: verifyCertificateSpki and verifyCertificateHash restrict clients wherever the
+// certificates of the server come from.
+func TestPinsOfClientsHoldBesideFiles(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []networking.ServerTLSSettings_TLSmode{networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL} {
+		for _, served := range []bool{false, true} {
+			to := &tlsv3.CommonTlsContext{}
+			certificateFiles(to, &view.GatewayTLS{FileSecrets: served, Settings: &networking.ServerTLSSettings{
+				Mode: mode, ServerCertificate: "/a.pem", PrivateKey: "/k.pem", CaCertificates: "/ca.pem",
+				VerifyCertificateSpki: []string{"spki"}, VerifyCertificateHash: []string{"hash"},
+			}}, true)
+			v := to.GetValidationContext()
+			if served {
+				v = to.GetCombinedValidationContext().GetDefaultValidationContext()
+			}
+			if len(v.GetVerifyCertificateSpki()) != 1 || len(v.GetVerifyCertificateHash()) != 1 {
+				t.Errorf("%s, files served by the agent %v: %v", mode, served, v)
+			}
+		}
 	}
 }

@@ -54,8 +54,12 @@ func passthroughHosts(list []*mesh.Gateway) []mesh.Hostname {
 
 // passes reports whether mTLS of the mesh passes through the gateway to a service.
 func (sc *sidecarScope) passes(svc *mesh.Service) bool {
-	return !svc.External && slices.ContainsFunc(sc.passthrough, func(h mesh.Hostname) bool { return h.Covers(svc.Hostname) })
+	return mayPass(svc) && slices.ContainsFunc(sc.passthrough, func(h mesh.Hostname) bool { return h.Covers(svc.Hostname) })
 }
+
+// mayPass reports whether mTLS of the mesh may pass through a gateway to a service: its host is in the
+// server name, which Envoy does not match if a wildcard is in it.
+func mayPass(svc *mesh.Service) bool { return !svc.External && !svc.Hostname.IsWildcard() }
 
 // appendClusters adds the cluster of a port, and those of its subsets.
 func (mc *meshContext) appendClusters(to *serviceParts, in clusterInput) {

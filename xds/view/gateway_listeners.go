@@ -299,15 +299,16 @@ func (b *gatewayBuilder) tlsChains(s *mesh.GatewayServer, at mesh.GatewayPort) [
 				if len(r.GetRoute()) == 0 || !matchesServer(s, m) {
 					continue
 				}
-				if i := slices.IndexFunc(m.GetSniHosts(), has); i >= 0 {
-					b.warn(s, fmt.Sprintf("a route of %s is left out: an earlier one has the server name %q", vs.Key, m.GetSniHosts()[i]))
+				names := lowerAll(m.GetSniHosts())
+				if i := slices.IndexFunc(names, has); i >= 0 {
+					b.warn(s, fmt.Sprintf("a route of %s is left out: an earlier one has the server name %q", vs.Key, names[i]))
 					continue
 				}
-				for _, name := range m.GetSniHosts() {
+				for _, name := range names {
 					taken[name] = at.Bind
 				}
 				c := b.passOn(s, vs, r.GetRoute())
-				c.Match.ServerNames = m.GetSniHosts()
+				c.Match.ServerNames = names
 				out = append(out, c)
 			}
 		}
@@ -321,7 +322,7 @@ func (b *gatewayBuilder) meshChains(s *mesh.GatewayServer) []*FilterChain {
 	hosts := s.SNIHosts()
 	var out []*FilterChain
 	for _, svc := range b.sc.services {
-		if svc.External || !slices.ContainsFunc(hosts, func(h string) bool { return mesh.Hostname(h).Covers(svc.Hostname) }) {
+		if !mayPass(svc.Service) || !slices.ContainsFunc(hosts, func(h string) bool { return mesh.Hostname(h).Covers(svc.Hostname) }) {
 			continue
 		}
 		for _, p := range svc.Ports {

@@ -120,3 +120,36 @@ func TestPlaintextBesideTLSForAll(t *testing.T) {
 		t.Errorf("%d chains: %+v", len(l.Chains), l.Chains)
 	}
 }
+
+// TestNothingPassesToPlaintext: through a server with AUTO_PASSTHROUGH, where nobody verifies clients, connections
+// reach only what takes mTLS of the mesh. A service without workloads is its own host, which does not.
+func TestNothingPassesToPlaintext(t *testing.T) {
+	t.Parallel()
+	for _, resolution := range []mesh.Resolution{mesh.ResolutionDNS, mesh.ResolutionDNSRoundRobin, mesh.ResolutionStatic} {
+		for _, mtls := range []bool{false, true} {
+			w := newMeshFixture(t)
+			svc := w.service("shop", "db.mesh", 80)
+			svc.Resolution, svc.External = resolution, false
+			if !mtls {
+				svc.Inline = nil
+			}
+			w.gateway("a", `{"servers": [{"port": {"number": 15443, "name": "tls", "protocol": "TLS"}, "hosts": ["*.mesh"], "tls": {"mode": "AUTO_PASSTHROUGH"}}]}`)
+			var got []LocalityEndpoints
+			for p := range NewIndex(w.snapshot()).Build(routerIn("shop", "a")).Parts() {
+				switch p := p.(type) {
+				case *Cluster:
+					if p.Ref.Kind == SNICluster {
+						got = append(got, p.Localities...)
+					}
+				case *Endpoints:
+					if p.Ref.Kind == SNICluster {
+						got = append(got, p.Localities...)
+					}
+				}
+			}
+			if (len(got) > 0) != mtls {
+				t.Errorf("%v, mTLS %v: endpoints %v", resolution, mtls, got)
+			}
+		}
+	}
+}

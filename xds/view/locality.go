@@ -211,7 +211,7 @@ func (mc *meshContext) localities(in clusterInput, d Discovery, b balancing) ([]
 	shares := b.sharesFor(in.location.Locality)
 	better := false // than silent
 	members := in.members
-	if len(members) == 0 && dns && in.subset == nil && in.svc.Selector == nil && !in.svc.Hostname.IsWildcard() {
+	if len(members) == 0 && dns && !in.passes && in.subset == nil && in.svc.Selector == nil && !in.svc.Hostname.IsWildcard() {
 		self := &mesh.Workload{Address: string(in.svc.Hostname)}
 		members = []member{{Workload: self, port: self.PortFor(in.port), ns: in.svc.Namespace}}
 	}

@@ -274,6 +274,9 @@ func (o *outboundListenerBuilder) addListener(t servicePort) {
 // addChain adds a chain for the connections that no other chain of the listener matches:
 // Envoy rejects two chains with the same match. It reports whether there are any.
 func (en *pendingListener) addChain(c *FilterChain) bool {
+	if c = withAcceptedNames(c); c == nil {
+		return false
+	}
 	for _, have := range en.chains {
 		if !matchesOverlap(&have.Match, &c.Match) {
 			continue

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -37,6 +38,18 @@ func isClaimHeader(name string) bool {
 	}
 	rest := name[len(claimHeader):]
 	return strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "[") && strings.HasSuffix(rest, "]")
+}
+
+// HasEmptyClaim reports whether a header stands for a claim, or a claim within one, without a name.
+func HasEmptyClaim(header string) bool {
+	if !isClaimHeader(header) {
+		return false
+	}
+	name := header[len(claimHeader):]
+	if inner, ok := strings.CutPrefix(name, "."); ok {
+		return slices.Contains(strings.Split(inner, "."), "")
+	}
+	return slices.Contains(strings.Split(name[1:len(name)-1], "]["), "")
 }
 
 // matchHeader judges the name of a header that a route matches.

@@ -1,0 +1,67 @@
+package manifest
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/manifest/webhook"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// serverName judges a name by which an Envoy chooses a filter chain.
+func (u unfitCheck) serverName(name, at string) {
+	if mesh.Hostname(name).IsPartialWildcard() {
+		u.report(at, fmt.Sprintf("%q has a wildcard for a part of a label, which Envoy rejects in server names; write \"*.\" and the rest of the name", name))
+	}
+}
+
+// tlsHosts judges the hosts of a service that is chosen by the server name.
+func (u unfitCheck) tlsHosts(spec *networking.ServiceEntry) {
+	for _, p := range spec.GetPorts() {
+		if !mesh.ParseProtocol(p.GetProtocol()).IsTLS() {
+			continue
+		}
+		for i, h := range spec.GetHosts() {
+			u.serverName(h, fmt.Sprintf("spec.hosts[%d]", i))
+		}
+		return
+	}
+}
+
+// claims judges the names of claims that a match has: Envoy rejects the whole route configuration if one
+// is empty.
+func (u unfitCheck) claims(m *networking.HTTPMatchRequest, at string) {
+	for field, headers := range map[string]map[string]*networking.StringMatch{"headers": m.GetHeaders(), "withoutHeaders": m.GetWithoutHeaders()} {
+		for name := range headers {
+			if webhook.HasEmptyClaim(name) {
+				u.report(tree.Join(at+"."+field, name), "the name of a claim is empty; write a name behind each dot, or between each [ and ]")
+			}
+		}
+	}
+}
+
+// pins judges the hashes of certificates of clients. An Envoy rejects a listener, or the credential of a server,
+// for one that is none.
+func (u unfitCheck) pins(t *networking.ServerTLSSettings, at string) {
+	for i, s := range t.GetVerifyCertificateSpki() {
+		if b, err := base64.StdEncoding.Strict().DecodeString(s); err != nil || len(b) != sha256.Size {
+			u.report(at+".verifyCertificateSpki["+strconv.Itoa(i)+"]", fmt.Sprintf("%q is not a SHA-256 hash in base64, which has 44 characters", s))
+		}
+	}
+	for i, s := range t.GetVerifyCertificateHash() {
+		digits := s
+		if pairs := strings.Split(s, ":"); len(pairs) == sha256.Size {
+			digits = strings.Join(pairs, "")
+		}
+		if b, err := hex.DecodeString(digits); err != nil || len(b) != sha256.Size {
+			u.report(at+".verifyCertificateHash["+strconv.Itoa(i)+"]", fmt.Sprintf("%q is not a SHA-256 hash in hexadecimal digits: 64 of them, or 32 pairs with colons between", s))
+		}
+	}
+}
