@@ -24,6 +24,8 @@ func without() map[string]string {
 		"PolicyTargetReference.kind":      "what a policy is attached to is never a sidecar",
 		"PolicyTargetReference.name":      "what a policy is attached to is never a sidecar",
 		"PolicyTargetReference.namespace": "what a policy is attached to is never a sidecar",
+		"Port.targetPort":                 "no valid Gateway has it",
+		"TLSCertificate.caCertificates":   "the server's own caCertificates count, as in Istio",
 		"JWTRule.timeout":                 "it is about how keys are fetched",
 		"Unenforced.Field":                "it names what is not enforced, for people",
 		// A warning says what to write instead.

@@ -147,6 +147,7 @@ func scenes() map[string]scenario {
 	maps.Copy(out, logScenes())
 	maps.Copy(out, metricScenes())
 	maps.Copy(out, tracingScenes())
+	maps.Copy(out, gatewayScenes())
 	maps.Copy(out, plainScenes())
 	return out
 }

@@ -1,0 +1,39 @@
+package cache
+
+import "strings"
+
+// gatewayScenes are those of servers of Gateways, and of tunnels.
+func gatewayScenes() map[string]scenario {
+	server := func(tls, was, is string) scenario {
+		return scenario{
+			documents: "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {namespace: shop, name: g}\n" +
+				"spec: {servers: [{port: {number: 443, name: https, protocol: HTTPS}, hosts: ['*'], tls: {" + tls + "}}]}\n",
+			was: was, is: is,
+		}
+	}
+	const (
+		files    = "mode: MUTUAL, serverCertificate: /a.pem, privateKey: /b.pem, caCertificates: /c.pem"
+		list     = "mode: SIMPLE, tlsCertificates: [{serverCertificate: /a.pem, privateKey: /b.pem}]"
+		verifies = "mode: MUTUAL, credentialName: a, "
+	)
+	hashA, hashB := strings.Repeat("a1", 32), strings.Repeat("b2", 32)
+	spkiA, spkiB := strings.Repeat("aaaa", 10)+"aaA=", strings.Repeat("bbbb", 10)+"bbA="
+	return map[string]scenario{
+		"ServerTLSSettings.mode":                  server("mode: SIMPLE, credentialName: a", "SIMPLE", "MUTUAL"),
+		"ServerTLSSettings.credentialNames":       server("mode: SIMPLE, credentialNames: [a]", "[a]", "[b]"),
+		"ServerTLSSettings.serverCertificate":     server(files, "/a.pem", "/d.pem"),
+		"ServerTLSSettings.privateKey":            server(files, "/b.pem", "/d.pem"),
+		"ServerTLSSettings.caCertificates":        server(files, "/c.pem", "/d.pem"),
+		"ServerTLSSettings.tlsCertificates":       server(list, "/b.pem}", "/b.pem}, {serverCertificate: /c.pem, privateKey: /d.pem}"),
+		"TLSCertificate.serverCertificate":        server(list, "/a.pem", "/c.pem"),
+		"TLSCertificate.privateKey":               server(list, "/b.pem", "/c.pem"),
+		"ServerTLSSettings.verifyCertificateHash": server(verifies+"verifyCertificateHash: ["+hashA+"]", hashA, hashB),
+		"ServerTLSSettings.verifyCertificateSpki": server(verifies+"verifyCertificateSpki: [\""+spkiA+"\"]", spkiA, spkiB),
+		"ServerTLSSettings.insecureSkipVerify":    server(verifies+"insecureSkipVerify: true", "Verify: true", "Verify: false"),
+		"ServerTLSSettings.minProtocolVersion":    server("mode: SIMPLE, credentialName: a, minProtocolVersion: TLSV1_2", "TLSV1_2", "TLSV1_3"),
+		"ServerTLSSettings.cipherSuites":          server("mode: SIMPLE, credentialName: a, cipherSuites: [ECDHE-ECDSA-AES128-GCM-SHA256]", "[ECDHE-ECDSA-", "[ECDHE-RSA-"),
+		"TunnelSettings.protocol": {
+			documents: rule(`trafficPolicy: {tunnel: {protocol: CONNECT, targetHost: a.example, targetPort: 443}}`), was: "CONNECT", is: "POST",
+		},
+	}
+}
