@@ -192,6 +192,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		Names:            n.Names,
 		Tracing:          s.TracingOf(w),
 		Headers:          s.HeadersOf(w),
+		Topology:         s.TopologyOf(w),
 		HTTPProxyPort:    uint32(n.HTTPProxyPort),
 		Loopback:         n.Loopback,
 		IPv6:             n.IPv6,

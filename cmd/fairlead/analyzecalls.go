@@ -62,7 +62,7 @@ func heardLate(s *mesh.Snapshot) (findings []finding) {
 func proxyOf(s *mesh.Snapshot, w *mesh.Workload, kind view.ProxyType, interception view.Interception) view.Proxy {
 	return view.Proxy{
 		Type: kind, Interception: interception, Addresses: []string{w.Address}, ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
-		Labels: w.Labels, Locality: view.LocalityFromLabels(w.Locality, w.Labels), Network: w.Network, Tracing: s.TracingOf(w), Headers: s.HeadersOf(w),
+		Labels: w.Labels, Locality: view.LocalityFromLabels(w.Locality, w.Labels), Network: w.Network, Tracing: s.TracingOf(w), Headers: s.HeadersOf(w), Topology: s.TopologyOf(w),
 		ID: fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", kind, w.Address, w.Name, w.Namespace, w.Namespace),
 	}
 }

@@ -104,6 +104,18 @@ func (s *Snapshot) HeadersOf(w *Workload) *meshconfig.ProxyConfig_ProxyHeaders {
 	return MergeProxyHeaders(group, w.ProxyConfig.GetProxyHeaders())
 }
 
+// TopologyOf is what the annotation of a workload, or of its group, says of the proxies before a gateway;
+// or nil.
+func (s *Snapshot) TopologyOf(w *Workload) *meshconfig.Topology {
+	if t := w.ProxyConfig.GetGatewayTopology(); t != nil {
+		return t
+	}
+	if g := s.GroupOf(w); g != nil {
+		return g.ProxyConfig.GetGatewayTopology()
+	}
+	return nil
+}
+
 // TraceTags are the tags of spans in a ProxyConfig, as a Telemetry has them.
 func TraceTags(t *meshconfig.Tracing) map[string]*telemetry.Tracing_CustomTag {
 	out := make(map[string]*telemetry.Tracing_CustomTag, len(t.GetCustomTags()))

@@ -2,6 +2,26 @@ package cache
 
 import "strings"
 
+// localityScenes are those of localityLbSetting.
+func localityScenes() map[string]scenario {
+	setting := func(text, was, is string) scenario {
+		elsewhere := ""
+		for name, at := range map[string]string{"c-3": "us/a", "c-4": "asia/a"} {
+			elsewhere += "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {namespace: shop, name: " + name + "}\n" +
+				"spec: {address: 10.0.1." + name[2:] + ", network: net1, locality: " + at + ", labels: {app: c}}\n"
+		}
+		return scenario{
+			documents: rule(`trafficPolicy: {outlierDetection: {consecutive5xxErrors: 3}, loadBalancer: {localityLbSetting: {`+text+`}}}`) + elsewhere,
+			was:       was, is: is,
+		}
+	}
+	return map[string]scenario{
+		"Failover.from":   setting("failover: [{from: eu, to: us}]", "from: eu", "from: asia"),
+		"Failover.to":     setting("failover: [{from: eu, to: us}]", "to: us", "to: asia"),
+		"Distribute.from": setting(`distribute: [{from: eu/a/*, to: {"eu/a/*": 80, "eu/b/*": 20}}]`, "from: eu/a", "from: eu/b"),
+	}
+}
+
 // gatewayScenes are those of servers of Gateways, and of tunnels.
 func gatewayScenes() map[string]scenario {
 	server := func(tls, was, is string) scenario {

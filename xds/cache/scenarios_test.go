@@ -148,6 +148,7 @@ func scenes() map[string]scenario {
 	maps.Copy(out, metricScenes())
 	maps.Copy(out, tracingScenes())
 	maps.Copy(out, gatewayScenes())
+	maps.Copy(out, localityScenes())
 	maps.Copy(out, plainScenes())
 	return out
 }

@@ -15,9 +15,10 @@ import (
 // scope; zero for sidecars.
 type gatewayKey struct {
 	policies  *gatewayPolicies
-	targets   *portTargets // or nil
-	ipv6      bool         // it has no address of IPv4
-	firstPort uint32       // the lowest port at which it may listen; 0 if any
+	targets   *portTargets   // or nil
+	topology  *proxyTopology // of the proxy's own ProxyConfig; or nil
+	ipv6      bool           // it has no address of IPv4
+	firstPort uint32         // the lowest port at which it may listen; 0 if any
 }
 
 // gatewayPolicies is what security policies say of the requests to a gateway.
@@ -27,6 +28,9 @@ type gatewayPolicies struct {
 	Deny          bool
 	Authorization *Authorization
 }
+
+// proxyTopology is what a gateway's own ProxyConfig says of the proxies before it.
+type proxyTopology struct{ Settings *meshconfig.Topology }
 
 // portTargets are the ports of services that lead to other ports of a proxy.
 type portTargets struct{ List []mesh.PortTarget }
@@ -47,6 +51,9 @@ func (pc *proxyContext) gatewayKeyOf(in *inboundInput) gatewayKey {
 	}
 	if targets := pc.portTargets(); len(targets) > 0 {
 		k.targets = pc.targetSets.intern(portTargets{targets})
+	}
+	if own := pc.proxy.Topology; own != nil {
+		k.topology = pc.topologies.intern(proxyTopology{own})
 	}
 	return k
 }
@@ -171,6 +178,9 @@ func (b *gatewayBuilder) listener(name string, en *pendingListener) *Listener {
 }
 
 func (b *gatewayBuilder) topology() *meshconfig.Topology {
+	if own := b.key.topology; own != nil { // as in Istio, it replaces the other one whole
+		return own.Settings
+	}
 	return b.sc.config.GetDefaultConfig().GetGatewayTopology()
 }
 

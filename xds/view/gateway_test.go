@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -152,4 +153,31 @@ func TestNothingPassesToPlaintext(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTopologyOfOneGateway: what a gateway's own ProxyConfig says of the proxies before it replaces what
+// MeshConfig says, also in a view that is made again, and is for this gateway alone.
+func TestTopologyOfOneGateway(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	w.mc.DefaultConfig = &meshconfig.ProxyConfig{GatewayTopology: &meshconfig.Topology{NumTrustedProxies: 1, ForwardClientCertDetails: meshconfig.ForwardClientCertDetails_SANITIZE}}
+	w.service("shop", "web.mesh", 80)
+	w.gateway("a", `{"selector": {"edge": "a"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}`)
+	w.routes("shop", "web", `{"hosts": ["web.example.com"], "gateways": ["shop/a"], "http": [{"route": [{"destination": {"host": "web.mesh"}}]}]}`)
+	mc := &mesh.MeshConfig{Spec: w.mc}
+	x := NewIndex(mesh.NewSnapshot(nil, mc, []*mesh.Fragment{&w.f}))
+	plain, own := routerIn("shop", "a"), routerIn("shop", "a")
+	own.Topology = &meshconfig.Topology{NumTrustedProxies: 3, ProxyProtocol: &meshconfig.Topology_ProxyProtocolConfiguration{}}
+	check := func(what string, v *View, trusted uint32, cert meshconfig.ForwardClientCertDetails, protocol bool) {
+		t.Helper()
+		l := findPart(t, v, func(l *Listener) bool { return l.Gateway })
+		if g := l.Chains[0].HTTP.Gateway; g.TrustedProxies != trusted || g.ForwardClientCert != cert || l.ProxyProtocol != protocol {
+			t.Errorf("%s: %+v, PROXY protocol %v", what, g, l.ProxyProtocol)
+		}
+	}
+	first := x.Build(plain)
+	check("without", first, 1, meshconfig.ForwardClientCertDetails_SANITIZE, false)
+	check("with", x.Build(own), 3, meshconfig.ForwardClientCertDetails_UNDEFINED, true)
+	check("without again", x.Build(plain), 1, meshconfig.ForwardClientCertDetails_SANITIZE, false)
+	check("changed", x.Rebuild(first, own), 3, meshconfig.ForwardClientCertDetails_UNDEFINED, true)
 }

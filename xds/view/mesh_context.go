@@ -78,6 +78,7 @@ type meshContext struct {
 	headerSettings   interned[proxyHeaders]
 	gatewayPolicies  interned[gatewayPolicies]
 	targetSets       interned[portTargets]
+	topologies       interned[proxyTopology]
 	inboundLayers    hashedMemo[*inboundInput, *meshContext, Layer]
 	fixedLayers      memo[fixedInput, *meshContext, Layer]
 	routeHints       hints[routeHint, Route]

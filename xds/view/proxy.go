@@ -49,6 +49,8 @@ type Proxy struct {
 	Tracing *meshconfig.Tracing
 	// Headers is what its own ProxyConfig says of the headers that the proxy writes; or nil.
 	Headers *meshconfig.ProxyConfig_ProxyHeaders
+	// Topology is what its own ProxyConfig says of the proxies before it, if it is a gateway; or nil.
+	Topology *meshconfig.Topology
 	// AcceptUnenforced allows requests to which a security policy applies that this build
 	// cannot enforce. Otherwise they are all denied.
 	AcceptUnenforced bool
