@@ -4,12 +4,12 @@ import "strings"
 
 // localityScenes are those of localityLbSetting.
 func localityScenes() map[string]scenario {
+	workload := func(name, address, locality string) string {
+		return "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {namespace: shop, name: " + name + "}\n" +
+			"spec: {address: " + address + ", network: net1, locality: " + locality + ", labels: {app: c}}\n"
+	}
+	elsewhere := workload("c-3", "10.0.1.3", "us/a") + workload("c-4", "10.0.1.4", "asia/a")
 	setting := func(text, was, is string) scenario {
-		elsewhere := ""
-		for name, at := range map[string]string{"c-3": "us/a", "c-4": "asia/a"} {
-			elsewhere += "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {namespace: shop, name: " + name + "}\n" +
-				"spec: {address: 10.0.1." + name[2:] + ", network: net1, locality: " + at + ", labels: {app: c}}\n"
-		}
 		return scenario{
 			documents: rule(`trafficPolicy: {outlierDetection: {consecutive5xxErrors: 3}, loadBalancer: {localityLbSetting: {`+text+`}}}`) + elsewhere,
 			was:       was, is: is,
