@@ -238,15 +238,18 @@ func ungenerated() map[string]string {
 	const (
 		condition  = "few words are keys of conditions; a proxy gets conditions as they are, in one piece"
 		keys       = "few texts are key sets, and few words are URIs of the web"
+		hash       = "few words are hashes of certificates"
 		unenforced = "what random policies say can be enforced"
 		target     = "few words are kinds and groups that a policy can be attached to"
 	)
 	return map[string]string{
 		"AuthorizationPolicy.DryRun": "it is an annotation",
+		"Port.targetPort":            "no valid Gateway has it",
 		"Rule.when":                  condition, "Condition.key": condition, "Condition.values": condition, "Condition.notValues": condition,
 		"AuthorizationPolicy.targetRef": target, "AuthorizationPolicy.targetRefs": target,
 		"PolicyTargetReference.group": target, "PolicyTargetReference.kind": target,
 		"Fragment.Unenforced": unenforced, "Unenforced.Selector": unenforced, "Unenforced.Field": unenforced,
+		"ServerTLSSettings.verifyCertificateHash": hash, "ServerTLSSettings.verifyCertificateSpki": hash,
 		"JWTRule.jwks": keys, "JWTRule.jwksUri": keys,
 		"RequestAuthentication.targetRef": target, "RequestAuthentication.targetRefs": target,
 		"Telemetry.targetRef": target, "Telemetry.targetRefs": target,
