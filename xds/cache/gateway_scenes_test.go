@@ -51,6 +51,8 @@ func gatewayScenes() map[string]scenario {
 		"ServerTLSSettings.verifyCertificateSpki": server(verifies+"verifyCertificateSpki: [\""+spkiA+"\"]", spkiA, spkiB),
 		"ServerTLSSettings.insecureSkipVerify":    server(verifies+"insecureSkipVerify: true", "Verify: true", "Verify: false"),
 		"ServerTLSSettings.minProtocolVersion":    server("mode: SIMPLE, credentialName: a, minProtocolVersion: TLSV1_2", "TLSV1_2", "TLSV1_3"),
+		"ServerTLSSettings.maxProtocolVersion":    server("mode: SIMPLE, credentialName: a, maxProtocolVersion: TLSV1_2", "TLSV1_2", "TLSV1_3"),
+		"ServerTLSSettings.caCertCredentialName":  server(verifies+"caCertCredentialName: first", "first", "second"),
 		"ServerTLSSettings.cipherSuites":          server("mode: SIMPLE, credentialName: a, cipherSuites: [ECDHE-ECDSA-AES128-GCM-SHA256]", "[ECDHE-ECDSA-", "[ECDHE-RSA-"),
 		"TunnelSettings.protocol": {
 			documents: rule(`trafficPolicy: {tunnel: {protocol: CONNECT, targetHost: a.example, targetPort: 443}}`), was: "CONNECT", is: "POST",
