@@ -73,7 +73,7 @@ func main() {
 
 func run(in, out string) error {
 	features.EnableTLSOnSidecarIngress = true // else istiod takes no notice of a Sidecar's ingress.tls
-	for _, s := range log.Scopes() { // what is wrong ends the run
+	for _, s := range log.Scopes() {          // what is wrong ends the run
 		s.SetOutputLevel(log.NoneLevel)
 	}
 	found, err := filepath.Glob(filepath.Join(in, "*", "mesh.yaml"))
