@@ -64,7 +64,7 @@ func TestCredentialsOfADestinationRule(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			envoytest.BinaryVersion(t, version) // or skip, before anything runs
-			dir, ca, stranger := t.TempDir(), newAuthority(t), newAuthority(t)
+			dir, ca, untrusted := t.TempDir(), newAuthority(t), newAuthority(t)
 			put := func(folder, file, text string) {
 				t.Helper()
 				fatalIf(t, os.MkdirAll(filepath.Join(dir, folder), 0o750), "making a folder")
@@ -80,7 +80,7 @@ func TestCredentialsOfADestinationRule(t *testing.T) {
 			rotate("spiffe://one/a")
 			put("client", "cacert", ca.rootPEM())
 			put("servers-cacert", "ca.crt", ca.rootPEM())
-			put("strangers", "ca.crt", stranger.rootPEM())
+			put("untrusted", "ca.crt", untrusted.rootPEM())
 			certificate := ca.serverCertificate(t, "mutual.shop.mesh", "simple.shop.mesh", "absent.shop.mesh", "unknown.shop.mesh")
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if len(r.TLS.PeerCertificates) == 0 {
@@ -101,7 +101,7 @@ func TestCredentialsOfADestinationRule(t *testing.T) {
 			for host, settings := range map[string]string{
 				"mutual": "mode: MUTUAL, credentialName: client", "simple": "mode: SIMPLE, credentialName: servers",
 				"insecure": "mode: MUTUAL, credentialName: client, insecureSkipVerify: true",
-				"absent":   "mode: MUTUAL, credentialName: absent", "unknown": "mode: SIMPLE, credentialName: strangers",
+				"absent":   "mode: MUTUAL, credentialName: absent", "unknown": "mode: SIMPLE, credentialName: untrusted",
 			} {
 				_, _ = fmt.Fprintf(&rules, "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: %s, namespace: shop}\n"+
 					"spec: {host: %s.shop.mesh, workloadSelector: {matchLabels: {app: web}}, trafficPolicy: {tls: {%s}}}\n", host, host, settings)

@@ -17,7 +17,7 @@ import (
 )
 
 // gatewayHTTP is what an HTTP connection manager of a gateway has besides: its clients are not in the
-// mesh, so that it does not believe their headers (Istio's buildGatewayConnectionManager).
+// mesh, so that it does not trust their headers (Istio's buildGatewayConnectionManager).
 func gatewayHTTP(to *hcmv3.HttpConnectionManager, g *view.GatewayHTTP) {
 	to.UseRemoteAddress, to.XffNumTrustedHops = wrapperspb.Bool(true), g.TrustedProxies
 	to.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)

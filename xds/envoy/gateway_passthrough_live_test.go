@@ -82,7 +82,7 @@ func TestGatewayPassesTLS(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			envoytest.BinaryVersion(t, version) // or skip, before anything runs
-			ca, strangers := newAuthority(t), newAuthority(t)
+			ca, untrusted := newAuthority(t), newAuthority(t)
 			f := &fixture{ca: ca, version: version, secrets: []any{
 				keyPair(t, "edge", ca.leaf(t, 20, edgeID, ecKey(t), time.Hour)), roots("edge", ca.rootPEM(), ""),
 			}}
@@ -91,7 +91,7 @@ func TestGatewayPassesTLS(t *testing.T) {
 			m := strings.NewReplacer("MESHPORT", strconv.Itoa(ports[0]), "TLSPORT", strconv.Itoa(ports[1]), "VONE", strconv.Itoa(server("orders"))).Replace(gatewayPassthroughMesh) +
 				fmt.Sprintf(gatewayOutside, "a", server("a")) + fmt.Sprintf(gatewayOutside, "b", server("b")) + fmt.Sprintf(gatewayOutside, "lines", lineServer(t))
 			e := f.start(t, snapshotOf(t, m, ""), edgeProxy())
-			clients := map[string]tls.Certificate{"good": ca.pair(t, webID), "stranger": strangers.pair(t, webID)}
+			clients := map[string]tls.Certificate{"good": ca.pair(t, webID), "untrusted": untrusted.pair(t, webID)}
 			say := func(port int, sni, client, alpn string) (string, error) {
 				cfg := &tls.Config{InsecureSkipVerify: true, ServerName: sni}
 				if c, ok := clients[client]; ok {
@@ -125,7 +125,7 @@ func TestGatewayPassesTLS(t *testing.T) {
 				{0, "outbound_.9000_.one_.orders.shop.mesh", "good", "istio", "orders by " + webID},
 				{0, "outbound_.9000_.two_.orders.shop.mesh", "good", "istio", ""},   // has no endpoints
 				{0, "outbound_.9000_.plain_.orders.shop.mesh", "good", "istio", ""}, // for mTLS there is none
-				{0, "outbound_.9000_._.orders.shop.mesh", "stranger", "istio", ""},
+				{0, "outbound_.9000_._.orders.shop.mesh", "untrusted", "istio", ""},
 				{0, "outbound_.9000_._.orders.shop.mesh", "", "istio", ""},
 				{0, "outbound_.9000_._.orders.shop.mesh", "good", "", ""},
 				{0, "outbound_.9001_._.orders.shop.mesh", "good", "istio", ""},
@@ -139,7 +139,7 @@ func TestGatewayPassesTLS(t *testing.T) {
 				{1, "", "", "", ""},
 				{1, "ends.test", "good", "", "echo hello"},
 				{1, "ends.test", "", "", ""},
-				{1, "ends.test", "stranger", "", ""},
+				{1, "ends.test", "untrusted", "", ""},
 				{1, "mesh.test", "good", "istio", "echo hello"},
 				{1, "mesh.test", "good", "", "echo hello"},
 				{1, "mesh.test", "", "istio", ""},

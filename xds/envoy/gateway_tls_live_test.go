@@ -87,7 +87,7 @@ func gatewayTLSServers() map[string]struct{ host, tls string } {
 		"both":        {"both.example.com", "mode: SIMPLE, credentialNames: [rsa, ecdsa], maxProtocolVersion: TLSV1_2"},
 		"names":       {"names.example.com", "mode: SIMPLE, credentialName: ecdsa, subjectAltNames: [client.example.com]"},
 		"mutual":      {"mutual.example.com", "mode: MUTUAL, credentialName: ecdsa"},
-		"other-roots": {"other-roots.example.com", "mode: MUTUAL, credentialName: ecdsa, caCertCredentialName: strangers"},
+		"other-roots": {"other-roots.example.com", "mode: MUTUAL, credentialName: ecdsa, caCertCredentialName: untrusted"},
 		"revoking":    {"revoking.example.com", "mode: MUTUAL, credentialName: revoking"},
 		"dns":         {"dns.example.com", "mode: MUTUAL, credentialName: ecdsa, subjectAltNames: [client.example.com]"},
 		"uri":         {"uri.example.com", "mode: MUTUAL, credentialName: ecdsa, subjectAltNames: [OTHERID]"},
@@ -109,7 +109,7 @@ func gatewayTLSServers() map[string]struct{ host, tls string } {
 // gatewayTLSCases says which server a client reaches; "" is that its connection fails.
 var gatewayTLSCases = []struct{ sni, client, settings, want string }{
 	{"simple.example.com", "", "", "simple"},
-	{"simple.example.com", "stranger", "", "simple"},
+	{"simple.example.com", "untrusted", "", "simple"},
 	{"simple.example.com", "", "1.1", ""},
 	{"both.example.com", "", "rsa", "both rsa"},
 	{"both.example.com", "", "ecdsa", "both ecdsa"},
@@ -120,9 +120,9 @@ var gatewayTLSCases = []struct{ sni, client, settings, want string }{
 	{"mutual.example.com", "other", "", "mutual"},
 	{"mutual.example.com", "", "", ""},
 	{"mutual.example.com", "", "1.2", ""},
-	{"mutual.example.com", "stranger", "", ""},
+	{"mutual.example.com", "untrusted", "", ""},
 	{"mutual.example.com", "expired", "", ""},
-	{"other-roots.example.com", "stranger", "", "other-roots"},
+	{"other-roots.example.com", "untrusted", "", "other-roots"},
 	{"other-roots.example.com", "good", "", ""},
 	{"revoking.example.com", "good", "", "revoking"},
 	{"revoking.example.com", "revoked", "", ""},
@@ -136,11 +136,11 @@ var gatewayTLSCases = []struct{ sni, client, settings, want string }{
 	{"hash.example.com", "other", "", ""},
 	{"optional.example.com", "", "", "optional"},
 	{"optional.example.com", "good", "", "optional"},
-	{"optional.example.com", "stranger", "", ""},
+	{"optional.example.com", "untrusted", "", ""},
 	{"optional.example.com", "expired", "", ""},
 	{"istio.example.com", "good", "", "istio"},
 	{"istio.example.com", "", "", ""},
-	{"istio.example.com", "stranger", "", ""},
+	{"istio.example.com", "untrusted", "", ""},
 	{"istio.example.com", "good", "1.2", "istio"},
 	{"istio-other.example.com", "other", "", "istio-other"},
 	{"istio-other.example.com", "good", "", ""},
@@ -168,12 +168,12 @@ func TestGatewayTLS(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			envoytest.BinaryVersion(t, version) // or skip, before anything runs
-			ca, strangers := newAuthority(t), newAuthority(t)
+			ca, untrusted := newAuthority(t), newAuthority(t)
 			const otherID = "spiffe://cluster.local/ns/shop/sa/other"
 			clients := map[string]tls.Certificate{
 				"good": ca.leaf(t, 10, webID, ecKey(t), time.Hour), "other": ca.leaf(t, 11, otherID, ecKey(t), time.Hour),
 				"revoked": ca.leaf(t, 12, webID, ecKey(t), time.Hour), "expired": ca.leaf(t, 13, webID, ecKey(t), -time.Minute),
-				"stranger": strangers.leaf(t, 14, webID, ecKey(t), time.Hour),
+				"untrusted": untrusted.leaf(t, 14, webID, ecKey(t), time.Hour),
 			}
 			rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 			fatalIf(t, err, "making a key")
@@ -181,7 +181,7 @@ func TestGatewayTLS(t *testing.T) {
 			f := &fixture{ca: ca, version: version, secrets: []any{
 				keyPair(t, "ecdsa", ca.leaf(t, 20, edgeID, ecKey(t), time.Hour)), keyPair(t, "rsa", ca.leaf(t, 21, edgeID, rsaKey, time.Hour)),
 				keyPair(t, "revoking", ca.leaf(t, 22, edgeID, ecKey(t), time.Hour)),
-				roots("ecdsa", ca.rootPEM(), ""), roots("revoking", ca.rootPEM(), crl), roots("strangers", strangers.rootPEM(), ""),
+				roots("ecdsa", ca.rootPEM(), ""), roots("revoking", ca.rootPEM(), crl), roots("untrusted", untrusted.rootPEM(), ""),
 			}}
 			spki, hash := sha256.Sum256(clients["good"].Leaf.RawSubjectPublicKeyInfo), sha256.Sum256(clients["good"].Leaf.Raw)
 			port := envoytest.FreePorts(t, 1)[0]

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/internal/hosttest"
 )
 
-// Limits of the short way on the page: what a stranger has to type and to write.
+// Limits of the short way on the page: what a newcomer has to type and to write.
 const (
 	maxCommands = 5
 	maxYAML     = 40
