@@ -502,8 +502,8 @@ func (w *tenants) checkUntouched(t *testing.T, s *Snapshot, config *MeshConfig) 
 			switch x := x.(type) {
 			case *VirtualService:
 				private := onlyOwn(x.ExportTo, config.Spec.GetDefaultVirtualServiceExportTo(), x.Namespace)
-				if (private || !slices.Contains(x.Spec.Gateways, "mesh")) && count[k] == 1 && !routes[x] {
-					t.Fatalf("%s, which no other namespace's sidecars see, is not there as it was", k)
+				if private && count[k] == 1 && !routes[x] {
+					t.Fatalf("%s, which no other namespace sees, is not there as it was", k)
 				}
 			case *Sidecar, *DestinationRule, *PeerAuthentication:
 				m := x.(object0).meta()
@@ -569,7 +569,7 @@ func (w *tenants) checkRoutes(t *testing.T, s *Snapshot) {
 			continue
 		}
 		for _, vs := range f.virtualServices() {
-			if len(parts[*vs.Origin]) == 0 || onlyOwn(vs.ExportTo, defaults, vs.Namespace) || !slices.Contains(vs.Spec.Gateways, "mesh") {
+			if len(parts[*vs.Origin]) == 0 || onlyOwn(vs.ExportTo, defaults, vs.Namespace) {
 				continue // another source has an object with its key, or nothing is decided
 			}
 			all := o.whoHas(i, vs)
@@ -616,7 +616,7 @@ func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
 			out.foreign = out.foreign || len(vs.Spec.Tls) > 0
 			continue
 		}
-		out.late = out.late || o.late(source, h)
+		out.late = out.late || o.late(source, vs, h)
 		private := namespacesOf(o.privateOf(source, vs, h))
 		out.ofHosts = append(out.ofHosts, private...)
 		if len(vs.Spec.Tls) > 0 { // its rules match all hosts, whichever it is for
@@ -626,6 +626,9 @@ func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
 	for _, h := range sniNames(vs) {
 		out.foreign = out.foreign || o.routes(source, vs, h) != nil || o.shortName(source, h) != nil
 		out.hidden = append(out.hidden, namespacesOf(o.privateOf(source, vs, h))...)
+	}
+	if !slices.Contains(vs.Spec.Gateways, "mesh") {
+		return out
 	}
 	addresses := subnetNames(vs)
 	for _, a := range addresses {

@@ -84,7 +84,7 @@ func (w *restricter) decideRoutes(decided map[Hostname]bool) bool {
 			continue
 		}
 		c := &w.owners.claims[i]
-		routing := overlappingObjects(w.hosts, &c.routes, &c.subnets)
+		routing := overlappingObjects(w.hosts, &c.routes, &c.gateways, &c.subnets)
 		for k := range w.keys {
 			for _, vs := range c.written.get(k) {
 				routing[vs] = true

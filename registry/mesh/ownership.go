@@ -11,6 +11,8 @@ type claims struct {
 	// services declare hosts, routes are VirtualServices for sidecars.
 	services nameIndex[*Service]
 	routes   nameIndex[*VirtualService]
+	// gateways are VirtualServices for gateways alone. They make no one the owner of a host.
+	gateways nameIndex[*VirtualService]
 	// written are all VirtualServices, by key.
 	written persistentMap[Key, []*VirtualService]
 	// addresses are the services by their addresses, and subnets the VirtualServices
@@ -328,7 +330,7 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	if r := o.pattern(source, h); r != nil {
 		return r
 	}
-	if isAddress(h) {
+	if isAddress(h) && routesSidecars(vs) {
 		return o.routesAddress(source, vs, h)
 	}
 	if !h.IsWildcard() {
@@ -344,7 +346,7 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	if b.HostsOnly && !o.declaredIn(h, vs.Namespace) {
 		return &rival{nil, "nobody whom the settings name"}
 	}
-	if declared, r := o.declaredElsewhere(source, vs, h); declared {
+	if declared, r := o.declaredElsewhere(source, vs, h); declared || !routesSidecars(vs) {
 		return r
 	}
 	return o.routedElsewhere(source, vs, h)
@@ -474,13 +476,17 @@ func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *ri
 // late reports whether a VirtualService of a bound source that may route a host
 // comes behind those of others which may, too: an unbound source's, or those of the
 // host's own source.
-func (o *owners) late(source int, h Hostname) bool {
+func (o *owners) late(source int, vs *VirtualService, h Hostname) bool {
 	own := o.bindings[source].covers(h) || o.owns(source, h)
 	for i := range o.claims {
 		if i == source || o.bindings[i] != nil && (own || !o.bindings[i].covers(h) && !o.owns(i, h)) {
 			continue
 		}
-		if len(o.claims[i].routes.get(h)) > 0 {
+		others := &o.claims[i].routes
+		if !routesSidecars(vs) {
+			others = &o.claims[i].gateways
+		}
+		if len(others.get(h)) > 0 {
 			return true
 		}
 	}

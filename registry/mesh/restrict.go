@@ -193,11 +193,14 @@ func (w *restricter) indexClaims() {
 		for _, d := range w.routes[i] {
 			w.markHosts(w.routeHosts(d.Old))
 			w.markHosts(w.routeHosts(d.New))
+			w.markHosts(w.gatewayHosts(d.Old))
+			w.markHosts(w.gatewayHosts(d.New))
 		}
 		w.owners.claims[i] = claims{
 			services:  was.services.updated(w.services[i], CompareServices, w.serviceHosts),
 			written:   indexed(&was.written, w.routes[i], compareKeys, keyOf),
 			routes:    was.routes.updated(w.routes[i], compareKeys, w.routeHosts),
+			gateways:  was.gateways.updated(w.routes[i], compareKeys, w.gatewayHosts),
 			addresses: was.addresses.updated(w.services[i], CompareServices, w.addressNames),
 			subnets:   was.subnets.updated(w.routes[i], compareKeys, w.subnetNames),
 			workloads: was.workloads.updated(w.workloads[i], compareKeys, w.workloadNames),
@@ -236,12 +239,32 @@ func (w *restricter) routeHosts(vs *VirtualService) []Hostname {
 	if vs == nil || onlyOwn(vs.ExportTo, w.exports[1], vs.Namespace) {
 		return nil
 	}
-	spec := vs.Spec
-	if len(spec.GetGateways()) > 0 && !slices.Contains(spec.GetGateways(), "mesh") {
+	if !routesSidecars(vs) {
 		return nil
 	}
-	out := make([]Hostname, 0, len(spec.GetHosts()))
-	for _, h := range spec.GetHosts() {
+	return routedNames(vs)
+}
+
+// gatewayHosts are the hosts that a VirtualService routes at gateways alone, if one of these may be in
+// another namespace.
+func (w *restricter) gatewayHosts(vs *VirtualService) []Hostname {
+	if vs == nil || routesSidecars(vs) || onlyOwn(vs.ExportTo, w.exports[1], vs.Namespace) {
+		return nil
+	}
+	return routedNames(vs)
+}
+
+// routesSidecars reports whether a VirtualService is for sidecars, perhaps besides gateways.
+func routesSidecars(vs *VirtualService) bool {
+	gateways := vs.Spec.GetGateways()
+	return len(gateways) == 0 || slices.Contains(gateways, "mesh")
+}
+
+// routedNames are the hosts of a VirtualService, and the server names that it matches.
+func routedNames(vs *VirtualService) []Hostname {
+	hosts := vs.Spec.GetHosts()
+	out := make([]Hostname, 0, len(hosts))
+	for _, h := range hosts {
 		out = append(out, Hostname(h).canonical())
 	}
 	out = append(out, sniNames(vs)...)
@@ -377,7 +400,7 @@ func (w *restricter) service(source int, svc *Service, was *decision[*Service]) 
 func foreignHostConflict(m *Meta, h Hostname, r *rival) Conflict {
 	return Conflict{
 		Key: m.Key, Host: h, Kept: r.origin, Dropped: m.Origin, Foreign: true,
-		Reason: fmt.Sprintf("the host %q belongs to %s: this object, whose source is bound to namespaces, applies to it only for clients in the namespace %s; "+
+		Reason: fmt.Sprintf("the host %q belongs to %s: this object, whose source is bound to namespaces, applies to it only for clients and gateways in the namespace %s; "+
 			"if the host belongs to this source, set --config-hosts", h, r, m.Namespace),
 	}
 }

@@ -33,7 +33,7 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r))
 			continue
 		}
-		p.late = p.late || w.owners.late(source, h)
+		p.late = p.late || w.owners.late(source, vs, h)
 		private := w.owners.privateOf(source, vs, h)
 		if len(private) == 0 {
 			p.open = append(p.open, name)
@@ -45,7 +45,9 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 			p.without = append(p.without, svc.Namespace)
 		}
 	}
-	w.subnets(source, vs, &p)
+	if routesSidecars(vs) { // what reaches a gateway has the gateway's address
+		w.subnets(source, vs, &p)
+	}
 	w.serverNames(source, vs, &p)
 	if len(vs.Spec.GetTls()) > 0 { // what its rules match is names of hosts, too
 		switch {
@@ -81,7 +83,7 @@ func (w *restricter) subnets(source int, vs *VirtualService, p *hostParts) {
 // stays as it is. Of one with hosts of its own and others', the others' are split
 // off: the routes of the own ones go on to hold for everybody.
 func (w *restricter) virtualService(source int, vs *VirtualService, was *decision[*VirtualService]) *decision[*VirtualService] {
-	if len(w.routeHosts(vs)) == 0 || w.overridden(source, vs.Key) {
+	if len(w.routeHosts(vs))+len(w.gatewayHosts(vs)) == 0 || w.overridden(source, vs.Key) {
 		return nil // and nothing is split off what is not in force
 	}
 	p := w.parts(source, vs)

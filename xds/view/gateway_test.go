@@ -2,6 +2,7 @@ package view
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -105,6 +106,80 @@ func TestBoundGatewaysStayInTheirNamespace(t *testing.T) {
 		for ns, want := range map[string]bool{"shop": true, "edge": !bound} {
 			if got := len(listenerNames(x.Build(routerIn(ns, "a")))) > 0; got != want {
 				t.Errorf("bound %v: a gateway of namespace %s listens: %v, want %v", bound, ns, got, want)
+			}
+		}
+	}
+}
+
+// TestTenantsRouteTheirHostsAtSharedGateways: at a gateway that serves every host, who may write for one
+// namespace adds no routes to a host that the settings or a service give to another, however old the object says it is.
+func TestTenantsRouteTheirHostsAtSharedGateways(t *testing.T) {
+	t.Parallel()
+	const tls = `"tls": [{"match": [{"port": 443, "sniHosts": ["NAME"]}], "route": [{"destination": {"host": "mallory.mesh"}}]}]`
+	const http = `"http": [{"directResponse": {"status": 418}}]`
+	for _, hostsOnly := range []bool{false, true} {
+		for _, c := range []struct {
+			hosts, rules string
+			lands        bool // without hostsOnly
+		}{
+			{`"web.shop.example.com"`, http, false},                    // of a pattern
+			{`"*.shop.example.com"`, http, false},                      // the pattern itself
+			{`"*.example.com"`, http, false},                           // above the pattern
+			{`"*"`, http, false},                                       // all
+			{`"orders.example.net"`, http, false},                      // declared by another namespace
+			{`"*.example.net"`, http, false},                           // above it
+			{`"free.example.org"`, http, true},                         // nobody's
+			{`"mallory.example.org"`, http, true},                      // nobody's
+			{`"web.shop.example.com", "free.example.org"`, http, true}, // the second one only
+			{`"web.shop.example.com"`, tls, false},
+			{`"orders.example.net"`, tls, false},
+			{`"free.example.org"`, tls, true},
+			{`"free.example.org"`, strings.ReplaceAll(tls, "NAME", "web.shop.example.com"), false},
+		} {
+			w := newMeshFixture(t)
+			w.service("mallory", "mallory.mesh", 80)
+			w.service("shop", "orders.example.net", 80)
+			own := w.f
+			w.f = mesh.Fragment{}
+			w.gateway("a", `{"servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]},
+				{"port": {"number": 443, "name": "tls", "protocol": "TLS"}, "hosts": ["*"], "tls": {"mode": "PASSTHROUGH"}}]}`)
+			w.f.Gateways[0].Namespace = "edge"
+			gateways := w.f
+			tenants := map[string]*mesh.Fragment{"shop": {}, "mallory": {}}
+			for _, svc := range own.Services {
+				tenants[svc.Namespace].Services = append(tenants[svc.Namespace].Services, svc)
+			}
+			host, _, _ := strings.Cut(strings.Trim(c.hosts, `"`), `"`)
+			w.f = mesh.Fragment{}
+			w.routes("mallory", "taken", `{"hosts": [`+c.hosts+`], "gateways": ["edge/a"], `+strings.ReplaceAll(c.rules, "NAME", host)+`}`)
+			tenants["mallory"].VirtualServices = w.f.VirtualServices
+			pattern, err := mesh.ParseHostPattern("*.shop.example.com")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := mesh.Merge(mesh.Input{
+				Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{&gateways, tenants["mallory"], tenants["shop"]},
+				Bindings: []*mesh.Binding{
+					nil,
+					{Namespaces: []string{"mallory"}, HostsOnly: hostsOnly},
+					{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{pattern}, HostsOnly: hostsOnly},
+				},
+			})
+			v := NewIndex(s).Build(routerIn("edge", "a"))
+			lands := false
+			for p := range v.Parts() {
+				switch p := p.(type) {
+				case *RouteConfiguration:
+					lands = lands || slices.ContainsFunc(p.VirtualHosts, func(vh *VirtualHost) bool { return len(vh.Routes) > 0 })
+					if slices.ContainsFunc(p.VirtualHosts, func(vh *VirtualHost) bool { return slices.Contains(vh.Domains, "web.shop.example.com") }) {
+						t.Errorf("hosts only %v, %s: a virtual host has the other's host", hostsOnly, c.hosts)
+					}
+				case *Listener:
+					lands = lands || slices.ContainsFunc(p.Chains, func(ch *FilterChain) bool { return ch.HTTP == nil })
+				}
+			}
+			if want := c.lands && !hostsOnly; lands != want {
+				t.Errorf("hosts only %v, %s, %s: routes at the gateway: %v, want %v", hostsOnly, c.hosts, c.rules, lands, want)
 			}
 		}
 	}
