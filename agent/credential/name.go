@@ -32,6 +32,9 @@ func Name(secret string) (name string, authorities bool) {
 	return name, strings.HasSuffix(name, CASuffix)
 }
 
+// base is the name of a credential without the suffix of its authorities.
+func base(secret string) string { return strings.TrimSuffix(strings.TrimPrefix(secret, Prefix), CASuffix) }
+
 // CheckName reports why a name cannot be that of a folder.
 func CheckName(name string) error {
 	switch {

@@ -38,10 +38,11 @@ func kinds() []files {
 
 // Read reads and checks what a secret is to have. An error has a [State].
 func (d *Directory) Read(secret string, now time.Time) (*Content, error) {
-	name, authorities := Name(secret)
-	if err := CheckName(name); err != nil {
+	// The name alone counts: with the suffix of authorities it may be too long for a folder.
+	if err := CheckName(base(secret)); err != nil {
 		return nil, &Error{Broken, err}
 	}
+	name, authorities := Name(secret)
 	folder := filepath.Join(d.Path, d.folder(name, authorities))
 	r := reader{d: d, folder: folder}
 	read := r.pair
@@ -61,8 +62,9 @@ func (d *Directory) Read(secret string, now time.Time) (*Content, error) {
 // or beside the certificate.
 func (d *Directory) folder(name string, authorities bool) string {
 	if authorities {
-		if _, err := os.Stat(filepath.Join(d.Path, name)); errors.Is(err, fs.ErrNotExist) {
-			return strings.TrimSuffix(name, CASuffix)
+		_, err := os.Stat(filepath.Join(d.Path, name))
+		if len(name) > maxName || errors.Is(err, fs.ErrNotExist) {
+			return base(name)
 		}
 	}
 	return name
@@ -70,13 +72,16 @@ func (d *Directory) folder(name string, authorities bool) string {
 
 // Folders are where the files of a secret may be, for who watches them.
 func (d *Directory) Folders(secret string) []string {
-	name, authorities := Name(secret)
-	if CheckName(name) != nil {
+	if CheckName(base(secret)) != nil {
 		return nil
 	}
-	out := []string{filepath.Join(d.Path, name)}
+	name, authorities := Name(secret)
+	var out []string
+	if len(name) <= maxName {
+		out = append(out, filepath.Join(d.Path, name))
+	}
 	if authorities {
-		out = append(out, filepath.Join(d.Path, strings.TrimSuffix(name, CASuffix)))
+		out = append(out, filepath.Join(d.Path, base(name)))
 	}
 	return out
 }

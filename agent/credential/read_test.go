@@ -255,6 +255,27 @@ func TestWhereFilesAre(t *testing.T) {
 	}
 }
 
+// TestLongestNames: each name that a manifest may have leads to its folder, also where the name with the
+// suffix of authorities is too long for one.
+func TestLongestNames(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root := issue(t, "root", ecKey(t, elliptic.P256()), nil, nil)
+	d := &Directory{Path: dir}
+	for n := maxName - len(CASuffix) - 1; n <= maxName; n++ {
+		name := strings.Repeat("a", n)
+		put(t, filepath.Join(dir, name), map[string]string{"tls.crt": root.chainPEM(), "tls.key": root.keyPEM(t), "ca.crt": root.chainPEM()})
+		for _, secret := range []string{Prefix + name, Prefix + name + CASuffix} {
+			if _, err := d.Read(secret, time.Now()); err != nil {
+				t.Errorf("%d bytes, %s: %v", n, strings.TrimLeft(secret[len(Prefix):], "a"), err)
+			}
+			if !slices.Contains(d.Folders(secret), filepath.Join(dir, name)) {
+				t.Errorf("%d bytes: nobody watches the folder of %s", n, strings.TrimLeft(secret[len(Prefix):], "a"))
+			}
+		}
+	}
+}
+
 // TestOpenKeysAreReported: a key that every user can read is used, and named.
 func TestOpenKeysAreReported(t *testing.T) {
 	t.Parallel()
