@@ -36,7 +36,7 @@ func Rooms() map[string]Room {
 		"registry/manifest":          {"YAML documents: positions, per-object validation and defaults", []string{"registry/codes", "registry/mesh", "registry/manifest/schema", "registry/manifest/tree", "registry/manifest/webhook", "pki/jwks", "internal/safetext"}},
 		"registry/manifest/schema":   {"what the CRDs of Istio say of a document's shape", []string{"registry/manifest/tree"}},
 		"registry/manifest/tree":     {"YAML as Istio reads it, with positions", nil},
-		"registry/manifest/webhook":  {"the rules of Istio's validating webhook", nil},
+		"registry/manifest/webhook":  {"the rules of Istio's validating webhook", []string{"registry/mesh"}},
 		"registry/codes":             {"the register of all codes of faults and findings", nil},
 		"registry/persist":           {"what sources have on disk: written behind them, and not while it is held back", []string{"registry/mesh"}},
 		"registry/lastgood":          {"texts with objects in them: what is in force of each, last good versions, also on disk", []string{"registry/codes", "pki/durable", "registry/persist", "registry/manifest", "registry/mesh"}},

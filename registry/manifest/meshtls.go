@@ -6,25 +6,19 @@ import (
 	"strings"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// The names that every Envoy from 1.36 on accepts. One that an Envoy does not know makes it
-// refuse each listener or cluster that has it: Istio warns of curves, and looks at no cipher
-// suite.
+// ecdhCurves are the names that every Envoy from 1.36 on accepts. One that an Envoy does not know makes it
+// refuse each listener or cluster that has it: Istio warns of curves, and looks at no cipher suite.
 //
-//nolint:gochecknoglobals // read-only tables
-var (
-	cipherSuites = []string{
-		"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
-		"ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA",
-		"ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA", "AES128-GCM-SHA256", "AES256-GCM-SHA384", "AES128-SHA", "AES256-SHA", "DES-CBC3-SHA",
-	}
-	ecdhCurves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
-)
+//nolint:gochecknoglobals // a read-only table
+var ecdhCurves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
 
 // TLSNames are the cipher suites and curves that MeshConfig may name; for tests.
 func TLSNames() (suites, curves []string) {
-	return slices.Clone(cipherSuites), slices.Clone(ecdhCurves)
+	return mesh.CipherSuites(), slices.Clone(ecdhCurves)
 }
 
 // tlsNames refuses cipher suites and curves that an Envoy would refuse.
@@ -41,7 +35,7 @@ func (m *meshReading) tlsNames(spec *meshconfig.MeshConfig) {
 			}
 		}
 	}
-	check("meshMTLS.cipherSuites", "cipher suite", spec.GetMeshMTLS().GetCipherSuites(), cipherSuites)
-	check("tlsDefaults.cipherSuites", "cipher suite", spec.GetTlsDefaults().GetCipherSuites(), cipherSuites)
+	check("meshMTLS.cipherSuites", "cipher suite", spec.GetMeshMTLS().GetCipherSuites(), mesh.CipherSuites())
+	check("tlsDefaults.cipherSuites", "cipher suite", spec.GetTlsDefaults().GetCipherSuites(), mesh.CipherSuites())
 	check("tlsDefaults.ecdhCurves", curve, spec.GetTlsDefaults().GetEcdhCurves(), ecdhCurves)
 }

@@ -13,6 +13,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -100,25 +101,18 @@ func tlsVersion(v networking.ServerTLSSettings_TLSProtocol) tlsv3.TlsParameters_
 // listener.
 func knownCiphers(list []string) []string {
 	var out []string
+	suites := mesh.CipherSuites()
 	for _, name := range list {
 		group := []string{name}
 		if inner, ok := strings.CutPrefix(name, "["); ok && strings.HasSuffix(inner, "]") { // [A|B] are equal
 			group = strings.Split(strings.TrimSuffix(inner, "]"), "|")
 		}
-		known := !slices.ContainsFunc(group, func(c string) bool { return !slices.Contains(gatewayCiphers(), c) })
+		known := !slices.ContainsFunc(group, func(c string) bool { return !slices.Contains(suites, c) })
 		if (known || name == "ALL") && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
 	return out
-}
-
-func gatewayCiphers() []string {
-	return []string{
-		"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
-		"ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA",
-		"ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA", "AES128-GCM-SHA256", "AES256-GCM-SHA384", "AES128-SHA", "AES256-SHA", "DES-CBC3-SHA",
-	}
 }
 
 func credentialNames(s *networking.ServerTLSSettings) []string {

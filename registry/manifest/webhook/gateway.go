@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 func gateway(c cursor, o Object, g *networking.Gateway) {
@@ -132,14 +134,6 @@ func (c cursor) qualifiedHost(h string, addresses bool) {
 	c.because(whyPartialWildcard(h))
 }
 
-//nolint:gochecknoglobals // a read-only table
-var cipherSuites = []string{
-	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384",
-	"ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305",
-	"ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA",
-	"AES128-GCM-SHA256", "AES256-GCM-SHA384", "AES128-SHA", "AES256-SHA", "DES-CBC3-SHA",
-}
-
 func (c cursor) serverTLS(t *networking.ServerTLSSettings) {
 	if t == nil {
 		return
@@ -192,12 +186,12 @@ func (c cursor) ciphers(t *networking.ServerTLSSettings) {
 	if old && len(t.CipherSuites) == 0 {
 		c.at("minProtocolVersion").warn("versions below TLSV1_2 work only with cipherSuites that have them; list them")
 	}
-	seen := map[string]bool{}
+	seen, suites := map[string]bool{}, mesh.CipherSuites()
 	for i, s := range t.CipherSuites {
 		at := c.item("cipherSuites", i)
 		switch {
-		case s != "" && s != "ALL" && isAlnum(s[0]) && !slices.Contains(cipherSuites, s):
-			at.warn("the cipher suite %q is unknown and ignored%s", s, near(s, cipherSuites...))
+		case s != "" && s != "ALL" && isAlnum(s[0]) && !slices.Contains(suites, s):
+			at.warn("the cipher suite %q is unknown and ignored%s", s, near(s, suites...))
 		case seen[s]:
 			at.warn("the cipher suite %q is used twice", s)
 		}
