@@ -105,7 +105,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 // table of names that the agent answers, or nil.
 func (a *Agent) describe(proto *corev3.Node, e *enrolled, v proxy.Version) (names relay.NameTable) {
 	proto.UserAgentName = "envoy"
-	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets, bootstrap.FeatureAccessLogService)
+	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets, bootstrap.FeatureFileLists, bootstrap.FeatureAccessLogService)
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}

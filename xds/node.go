@@ -187,6 +187,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		Interception:   view.Interception(n.Interception),
 		EnvoyVersion:   view.Version(n.EnvoyVersion),
 		FileSecrets:    n.FileSecrets,
+		FileLists:      n.FileLists,
 
 		AccessLogService: n.AccessLogService,
 		Names:            n.Names,

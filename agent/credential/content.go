@@ -205,6 +205,12 @@ func fitForEnvoy(file string, c *x509.Certificate) error {
 	return nil
 }
 
+// ReadAuthorities checks authorities, and the list of revoked certificates beside them, in files of these
+// names.
+func ReadAuthorities(file string, ca []byte, listFile string, list []byte) (*Content, error) {
+	return readAuthorities(files{ca: file, list: listFile}, ca, list)
+}
+
 // readAuthorities checks authorities, and the list of revoked certificates if there is one.
 func readAuthorities(k files, ca, list []byte) (*Content, error) {
 	ca, certs, err := certificates(k.ca, ca)

@@ -33,7 +33,9 @@ func Name(secret string) (name string, authorities bool) {
 }
 
 // base is the name of a credential without the suffix of its authorities.
-func base(secret string) string { return strings.TrimSuffix(strings.TrimPrefix(secret, Prefix), CASuffix) }
+func base(secret string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(secret, Prefix), CASuffix)
+}
 
 // CheckName reports why a name cannot be that of a folder.
 func CheckName(name string) error {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,12 +23,18 @@ import (
 )
 
 // Names of secrets that are in files, as in Istio: file-cert:CERTIFICATE~KEY,
-// file-root:ROOTS, and the public roots of this host.
+// file-root:ROOTS, and the public roots of this host. What these cannot say is the query of a URL:
+// files:cert=CERTIFICATE&key=KEY and files:ca=ROOTS&crl=LIST, with paths as the configuration has them.
 const (
 	certPrefix  = "file-cert:"
 	rootPrefix  = "file-root:"
-	SystemRoots = rootPrefix + "system"
+	filesPrefix = "files:"
+	system      = "system"
+	SystemRoots = rootPrefix + system
 )
+
+// envoyDir is where Envoy runs, and where paths begin that are not absolute.
+const envoyDir = "/"
 
 const (
 	// maxFile bounds one file; the roots of a system have a quarter of a MiB.
@@ -56,7 +63,7 @@ func SystemRootFiles(certFile string) []string {
 
 // IsFileSecret reports whether a secret is in files.
 func IsFileSecret(name string) bool {
-	return strings.HasPrefix(name, certPrefix) || strings.HasPrefix(name, rootPrefix)
+	return strings.HasPrefix(name, certPrefix) || strings.HasPrefix(name, rootPrefix) || strings.HasPrefix(name, filesPrefix)
 }
 
 // isHostSecret reports whether a secret is read from files of this host.
@@ -188,9 +195,13 @@ func (s *Server) FileProblems() []string {
 func (s *Server) readFile(name string) (*secret, error) {
 	switch {
 	case name == SystemRoots:
-		return s.readSystemRoots()
+		roots, err := s.systemRoots()
+		return rootsSecret(name, roots, err)
 	case strings.HasPrefix(name, rootPrefix):
-		return s.readRoots(name, strings.TrimPrefix(name, rootPrefix))
+		roots, err := s.rootsIn(strings.TrimPrefix(name, rootPrefix))
+		return rootsSecret(name, roots, err)
+	case strings.HasPrefix(name, filesPrefix):
+		return s.readQuery(name)
 	default:
 		cert, key, ok := strings.Cut(strings.TrimPrefix(name, certPrefix), "~")
 		if !ok || strings.Contains(key, "~") {
@@ -200,19 +211,65 @@ func (s *Server) readFile(name string) (*secret, error) {
 	}
 }
 
-func (s *Server) readSystemRoots() (*secret, error) {
+// readQuery reads what the query of a name says.
+func (s *Server) readQuery(name string) (*secret, error) {
+	q, err := url.ParseQuery(strings.TrimPrefix(name, filesPrefix))
+	if err != nil {
+		return nil, fmt.Errorf("reading the name of a secret: %w", err)
+	}
+	in := func(field string) string {
+		if path := q.Get(field); path != "" && !filepath.IsAbs(path) {
+			return filepath.Join(envoyDir, path)
+		}
+		return q.Get(field)
+	}
+	switch {
+	case q.Has("cert") && q.Has("key") && len(q) == 2:
+		return s.readPair(name, in("cert"), in("key"))
+	case q.Has("ca") && len(q) == 1:
+		roots, err := s.rootsIn(in("ca"))
+		return rootsSecret(name, roots, err)
+	case q.Has("ca") && q.Has("crl") && len(q) == 2:
+		return s.readRevoked(name, q.Get("ca") == system, in("ca"), in("crl"))
+	}
+	return nil, errors.New("the name is none of files:cert=CERTIFICATE&key=KEY, files:ca=ROOTS and files:ca=ROOTS&crl=LIST")
+}
+
+// readRevoked reads roots and a list of revoked certificates. Without a list that can be read there is no
+// secret: an Envoy would take revoked certificates, or reject whatever uses the secret.
+func (s *Server) readRevoked(name string, public bool, caPath, listPath string) (*secret, error) {
+	roots, err := s.systemRoots()
+	if !public {
+		roots, err = s.readPEM(caPath)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.readPEM(listPath)
+	if err != nil {
+		return nil, err
+	}
+	c, err := credential.ReadAuthorities(caPath, roots, listPath, list)
+	if err != nil {
+		return nil, fmt.Errorf("using a list of revoked certificates: %w", err)
+	}
+	return credentialSecret(name, c)
+}
+
+// systemRoots are the public roots of this host.
+func (s *Server) systemRoots() ([]byte, error) {
 	var errs []error
 	for _, path := range s.c.SystemRootFiles {
-		out, err := s.readRoots(SystemRoots, path)
+		roots, err := s.rootsIn(path)
 		if err == nil {
-			return out, nil
+			return roots, nil
 		}
 		errs = append(errs, err)
 	}
 	return nil, fmt.Errorf("no public root certificates on this host; install the package ca-certificates, or set SSL_CERT_FILE for the agent: %w", errors.Join(errs...))
 }
 
-func (s *Server) readRoots(name, path string) (*secret, error) {
+func (s *Server) rootsIn(path string) ([]byte, error) {
 	b, err := s.readPEM(path)
 	if err != nil {
 		return nil, err
@@ -220,6 +277,14 @@ func (s *Server) readRoots(name, path string) (*secret, error) {
 	roots := blocks(b, func(t string) bool { return t == "CERTIFICATE" })
 	if len(roots) == 0 {
 		return nil, fmt.Errorf("reading %q: it has no certificate in PEM", path)
+	}
+	return roots, nil
+}
+
+// rootsSecret is a secret with what was read.
+func rootsSecret(name string, roots []byte, err error) (*secret, error) {
+	if err != nil {
+		return nil, err
 	}
 	return newSecret(name, roots, &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{
 		ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(roots)},

@@ -112,6 +112,8 @@ type Node struct {
 	EnvoyVersion Version
 	// FileSecrets is [FeatureFileSecrets]. It is only read.
 	FileSecrets bool
+	// FileLists is [FeatureFileLists]. It is only read.
+	FileLists bool
 	// AccessLogService is [FeatureAccessLogService]. It is only read.
 	AccessLogService bool
 	// Names is [FeatureNames]. It is only read.
@@ -220,6 +222,7 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	n.Loopback = text(keyLoopback) == "true"
 	n.IPv6 = text(keyIPv6) == "true"
 	n.FileSecrets = slices.Contains(node.GetClientFeatures(), FeatureFileSecrets)
+	n.FileLists = n.FileSecrets && slices.Contains(node.GetClientFeatures(), FeatureFileLists)
 	n.AccessLogService = slices.Contains(node.GetClientFeatures(), FeatureAccessLogService)
 	n.Names = slices.Contains(node.GetClientFeatures(), FeatureNames)
 	n.Labels, err = labelsField(node.GetMetadata())

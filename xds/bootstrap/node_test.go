@@ -154,10 +154,10 @@ func TestFileSecretsAreAFeature(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, features := range [][]string{nil, {FeatureVirtualHosts}, {FeatureVirtualHosts, FeatureFileSecrets}, {FeatureVirtualHosts, FeatureFileSecrets, FeatureNames}} {
+	for _, features := range [][]string{nil, {FeatureVirtualHosts}, {FeatureVirtualHosts, FeatureFileSecrets}, {FeatureVirtualHosts, FeatureFileSecrets, FeatureNames}, {FeatureVirtualHosts, FeatureFileSecrets, FeatureFileLists, FeatureNames}} {
 		p.ClientFeatures = features
 		n, err := ParseNode(p)
-		if want := len(features) >= 2; err != nil || n.FileSecrets != want || n.Names != (len(features) == 3) {
+		if want := len(features) >= 2; err != nil || n.FileSecrets != want || n.Names != (len(features) >= 3) || n.FileLists != (len(features) == 4) {
 			t.Errorf("%v: %v, %v", features, n.FileSecrets, err)
 		}
 	}

@@ -40,6 +40,10 @@ const (
 	// files as secrets, with Istio's names.
 	FeatureFileSecrets = "fairlead.file-secrets" //nolint:gosec // G101: the name of a feature
 
+	// FeatureFileLists is in the client_features of an agent with [FeatureFileSecrets] that also
+	// serves lists of revoked certificates, and files of any path.
+	FeatureFileLists = "fairlead.file-lists"
+
 	// FeatureAccessLogService is in the client_features of an agent that takes the access log of
 	// its Envoy at the static cluster [ALSCluster].
 	FeatureAccessLogService = "fairlead.access-log-service"

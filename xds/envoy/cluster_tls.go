@@ -2,7 +2,6 @@ package envoy
 
 import (
 	"cmp"
-	"strings"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -124,7 +123,7 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 			validation.TrustedCa = fileSource(file)
 		}
 		validation.MatchTypedSubjectAltNames = exactMatchers(names)
-		if crl := tls.GetCaCrl(); crl != "" {
+		if crl := tls.GetCaCrl(); crl != "" && (roots == "" || tls.GetCredentialName() != "") {
 			validation.Crl = fileSource(crl)
 		}
 	}
@@ -177,26 +176,18 @@ func (b *clusterBuilder) credential(to *tlsv3.CommonTlsContext, tls *networking.
 }
 
 // rootSecret is the name of the secret with the roots, as in Istio; empty if Envoy reads the
-// file itself. It does so beside a list of revoked certificates: if Envoy cannot read that, it
-// rejects the secret for all clusters that use it, and not this cluster alone.
+// file itself. Beside a list of revoked certificates it does so where an agent cannot check the list: if
+// Envoy cannot read that, it rejects the secret for all clusters that use it, and not this cluster alone.
 func (b *clusterBuilder) rootSecret(tls *networking.ClientTLSSettings) string {
-	file := cmp.Or(tls.GetCaCertificates(), systemName)
-	if !b.p.FileSecrets || tls.GetCaCrl() != "" || file != systemName && !strings.HasPrefix(file, "/") {
-		return ""
-	}
-	return "file-root:" + file
+	return b.served().roots(cmp.Or(tls.GetCaCertificates(), systemName), tls.GetCaCrl())
 }
 
-// pairSecret is the name of the secret with the client's certificate; empty if Envoy reads
-// the files itself. It does so where a path has the character between the two, or is relative
-// to Envoy's working directory.
+// pairSecret is the name of the secret with the client's certificate; empty if Envoy reads the files itself.
 func (b *clusterBuilder) pairSecret(tls *networking.ClientTLSSettings) string {
-	cert, key := tls.GetClientCertificate(), tls.GetPrivateKey()
-	if !b.p.FileSecrets || strings.Contains(cert+key, "~") || !strings.HasPrefix(cert, "/") || !strings.HasPrefix(key, "/") {
-		return ""
-	}
-	return "file-cert:" + cert + "~" + key
+	return b.served().pair(tls.GetClientCertificate(), tls.GetPrivateKey())
 }
+
+func (b *clusterBuilder) served() fileNames { return fileNames{b.p.FileSecrets, b.p.FileLists} }
 
 // fileSecretWait is how long a cluster waits for a file. Envoy starts nothing before all its
 // clusters are there, and a file that does not exist must not keep it from starting.

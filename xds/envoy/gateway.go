@@ -162,10 +162,10 @@ func combined(to *tlsv3.CommonTlsContext, validation *tlsv3.CertificateValidatio
 	}
 }
 
-// certificateFiles has certificates that are in files of the host. The agent serves them, unless Envoy has to
-// read them itself; see [clusterBuilder.rootSecret].
+// certificateFiles has certificates that are in files of the host. The agent serves them. An older agent does
+// not have all: Envoy reads those files itself, and rejects the listener if one is missing.
 func certificateFiles(to *tlsv3.CommonTlsContext, g *view.GatewayTLS, verifies bool) {
-	s := g.Settings
+	s, served := g.Settings, fileNames{g.FileSecrets, g.FileLists}
 	pairs := [][2]string{{s.GetServerCertificate(), s.GetPrivateKey()}}
 	if list := s.GetTlsCertificates(); len(list) > 0 {
 		pairs = nil
@@ -174,7 +174,7 @@ func certificateFiles(to *tlsv3.CommonTlsContext, g *view.GatewayTLS, verifies b
 		}
 	}
 	for _, p := range pairs {
-		if name := filesSecret(g.FileSecrets, p[0], p[1]); name != "" {
+		if name := served.pair(p[0], p[1]); name != "" {
 			to.TlsCertificateSdsSecretConfigs = append(to.TlsCertificateSdsSecretConfigs, credentialSecret(name))
 			continue
 		}
@@ -184,23 +184,15 @@ func certificateFiles(to *tlsv3.CommonTlsContext, g *view.GatewayTLS, verifies b
 		return
 	}
 	validation := clientValidation(s)
-	roots := s.GetCaCertificates()
+	if file := s.GetCaCertificates(); file != systemName { // the roots of the machine verify no clients
+		if name := served.roots(file, s.GetCaCrl()); name != "" {
+			combined(to, validation, credentialSecret(name))
+			return
+		}
+	}
 	if crl := s.GetCaCrl(); crl != "" {
 		validation.Crl = fileSource(crl)
 	}
-	if g.FileSecrets && s.GetCaCrl() == "" && strings.HasPrefix(roots, "/") {
-		combined(to, validation, credentialSecret("file-root:"+roots))
-		return
-	}
-	validation.TrustedCa = fileSource(roots)
+	validation.TrustedCa = fileSource(s.GetCaCertificates())
 	to.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
-}
-
-// filesSecret is the name of the secret with a certificate and key that the agent reads from files; empty
-// if Envoy reads them itself.
-func filesSecret(served bool, cert, key string) string {
-	if !served || strings.Contains(cert+key, "~") || !strings.HasPrefix(cert, "/") || !strings.HasPrefix(key, "/") {
-		return ""
-	}
-	return "file-cert:" + cert + "~" + key
 }

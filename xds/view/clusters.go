@@ -74,7 +74,7 @@ func (pc *proxyContext) inputOf(svc *mesh.Service, r *rule) serviceInput {
 		in.upstream.keepCase = pc.upstream.keepCase
 	}
 	if r.originatesTLS() {
-		in.upstream.fileSecrets = pc.upstream.fileSecrets
+		in.upstream.fileSecrets, in.upstream.fileLists = pc.upstream.fileSecrets, pc.upstream.fileLists
 	}
 	if r.namesCredentials() {
 		in.upstream.gateway = pc.upstream.gateway
@@ -231,7 +231,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 		c.Policy = policy
 	}
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
-		c.AltNames, c.FileSecrets = mc.identitiesOf(in), in.upstream.fileSecrets
+		c.AltNames, c.FileSecrets, c.FileLists = mc.identitiesOf(in), in.upstream.fileSecrets, in.upstream.fileLists
 	}
 	origins := []*mesh.Origin{in.svc.Origin}
 	if in.rule != nil {

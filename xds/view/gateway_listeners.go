@@ -246,7 +246,7 @@ func (b *gatewayBuilder) endTLS(c *FilterChain, s *mesh.GatewayServer, http bool
 		c.TLS.Names = s.GetTls().GetSubjectAltNames()
 		return
 	}
-	c.Gateway = &GatewayTLS{Settings: s.GetTls(), Defaults: b.sc.config.GetTlsDefaults(), FileSecrets: b.sc.upstream.fileSecrets}
+	c.Gateway = &GatewayTLS{Settings: s.GetTls(), Defaults: b.sc.config.GetTlsDefaults(), FileSecrets: b.sc.upstream.fileSecrets, FileLists: b.sc.upstream.fileLists}
 }
 
 // tcpChain is the chain of a server of TCP: the first routes for TCP of a VirtualService that it has; or

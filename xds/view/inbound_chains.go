@@ -21,7 +21,7 @@ func (in *inboundBuilder) endTLS(p *inboundPort, s *networking.ServerTLSSettings
 	default:
 	}
 	if in.modeAt(p.Number) == mesh.Disable {
-		p.TLS = &GatewayTLS{Settings: s, Defaults: in.st.config.GetTlsDefaults(), FileSecrets: in.st.upstream.fileSecrets}
+		p.TLS = &GatewayTLS{Settings: s, Defaults: in.st.config.GetTlsDefaults(), FileSecrets: in.st.upstream.fileSecrets, FileLists: in.st.upstream.fileLists}
 	}
 }
 

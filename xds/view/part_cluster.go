@@ -142,6 +142,8 @@ type Cluster struct {
 	AltNames []string
 	// FileSecrets gets the certificates of other TLS from the agent.
 	FileSecrets bool
+	// FileLists has these beside lists of revoked certificates, and in files of any path.
+	FileLists bool
 	// Localities has the endpoints of a cluster without EDS.
 	Localities []LocalityEndpoints
 	// LocalityWeighted means that localities get requests by their weights.

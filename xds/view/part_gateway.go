@@ -21,4 +21,6 @@ type GatewayTLS struct {
 	Defaults *meshconfig.MeshConfig_TLSConfig
 	// FileSecrets gets certificates in files from the agent.
 	FileSecrets bool
+	// FileLists has these beside lists of revoked certificates, and in files of any path.
+	FileLists bool
 }

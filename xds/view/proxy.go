@@ -40,6 +40,8 @@ type Proxy struct {
 	// FileSecrets means that the proxy gets certificates in files as secrets from its agent,
 	// with Istio's names.
 	FileSecrets bool
+	// FileLists means that these may have lists of revoked certificates, and any path.
+	FileLists bool
 	// AccessLogService means that the proxy has an agent that takes its access log and completes
 	// its metrics.
 	AccessLogService bool

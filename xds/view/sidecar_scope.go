@@ -32,6 +32,7 @@ type proxyContext struct {
 type upstreamSettings struct {
 	lookup      LookupFamily
 	fileSecrets bool
+	fileLists   bool
 	keepCase    bool
 	gateway     bool
 }
@@ -40,7 +41,7 @@ func (x *Index) contextOf(p Proxy) *proxyContext {
 	headers := x.headersOf(&p)
 	pc := &proxyContext{
 		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p), headers: headers,
-		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, headers.keepsCase(), p.Type == Router}, captureIPv6: p.capturesIPv6(),
+		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, p.FileLists, headers.keepsCase(), p.Type == Router}, captureIPv6: p.capturesIPv6(),
 		access: x.localAccessOf(&p), location: x.locationOf(&p),
 	}
 	pc.addTelemetry()
