@@ -67,7 +67,7 @@ spec: {hosts: [%[1]s.example.com], gateways: [%[1]s], http: [{directResponse: {s
 				if client != nil {
 					cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return client, nil }
 				}
-				return callTLS(t.Context(), at(serverIP, port), cfg, "")
+				return callTLS(t.Context(), at(serverIP, port), cfg)
 			}
 			reaches := func(host string, client *tls.Certificate) {
 				t.Helper()

@@ -37,7 +37,8 @@ type fixture struct {
 	version             string
 	meshConfig          string // text
 	environ             []string
-	secrets             []any // besides those of the mesh
+	secrets             []any                          // besides those of the mesh
+	rewire              func(bootstrap map[string]any) // or nil
 }
 
 // meshFor is the manifests of the two hosts.
@@ -128,6 +129,9 @@ func (f *fixture) start(t testing.TB, s *mesh.Snapshot, who proxyFile) *envoytes
 	if static, ok := node["staticResources"].(map[string]any); ok && len(f.secrets) > 0 {
 		have, _ := static["secrets"].([]any)
 		static["secrets"] = append(have, f.secrets...)
+	}
+	if f.rewire != nil {
+		f.rewire(node)
 	}
 	node["admin"] = json.RawMessage(envoytest.AdminJSON)
 	boot, err := json.Marshal(node)

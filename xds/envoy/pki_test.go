@@ -39,6 +39,12 @@ func (a *authority) rootPEM() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
 }
 
+func (a *authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
 // identity is a certificate for a SPIFFE ID, with its key, as PEM.
 func (a *authority) identity(tb testing.TB, id string) (cert, key string) {
 	tb.Helper()
