@@ -12,7 +12,7 @@ import (
 )
 
 func newAnalyze() *cobra.Command {
-	var output, meshConfig string
+	var output, meshConfig, networksFile string
 	var catalog catalogFlags
 	var bound boundFlags
 	cmd := &cobra.Command{
@@ -27,7 +27,8 @@ both together: hosts that both define, routes and subsets for registered service
 left out, and rules that the token lacks. PATH is then optional.
 
 With --mesh-config it also checks the settings of the mesh. If a field keeps the whole file out, nothing else
-is checked.
+is checked. With --mesh-networks it also checks the networks of the mesh, and which workloads cannot be
+reached from other networks.
 
 Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.`,
 		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/\n" +
@@ -49,10 +50,16 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 			if err != nil {
 				return err
 			}
+			networks, more, err := meshNetworks(networksFile)
+			if err != nil && len(more) == 0 {
+				return err
+			}
+			faults = append(faults, more...)
 			t, err := readTree(cmd.InOrStdin(), args, &bound, catalog.hostPaths)
 			if err != nil {
 				return err
 			}
+			t.networks = networks
 			if err := t.addConsul(cmd, &catalog, bound.hostsOnly); err != nil {
 				return err
 			}
@@ -67,6 +74,7 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 		},
 	}
 	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	cmd.Flags().StringVar(&networksFile, "mesh-networks", "", meshNetworksHelp)
 	bound.add(cmd.Flags())
 	catalog.add(cmd.Flags())
 	outputFlag(cmd, &output)

@@ -21,6 +21,9 @@ import (
 // source is the name that origins carry where no server reads the files.
 const source = "files"
 
+// meshNetworksHelp is the help of --mesh-networks.
+const meshNetworksHelp = "file of Istio MeshNetworks: which endpoints are in which network, and the gateways between networks; empty means one network"
+
 // tree is a set of manifests read once, as the offline commands do, and what
 // stands beside them in the mesh.
 type tree struct {
@@ -28,6 +31,8 @@ type tree struct {
 	Faults []manifest.Fault
 	// Catalog is what was read of Consul; nil means that it is not read.
 	Catalog *catalogReading
+	// networks are those of the mesh; or nil.
+	networks *mesh.Networks
 	// bound are the bindings of files of sources that are bound to namespaces, one
 	// for all files of a source.
 	bound map[*manifest.File]*mesh.Binding
@@ -43,7 +48,7 @@ func (t *tree) foreign(settings *mesh.MeshConfig) []mesh.Conflict {
 
 // clone is a tree to which other files can be added.
 func (t *tree) clone() *tree {
-	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, bound: maps.Clone(t.bound)}
+	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, bound: maps.Clone(t.bound)}
 }
 
 // objects are all objects of the tree, in order.
@@ -214,6 +219,9 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	if t.Catalog != nil {
 		fragments = append(fragments, t.Catalog.fragments...)
 	}
+	if t.networks != nil {
+		fragments = append(fragments, &mesh.Fragment{Source: "mesh-networks", MeshNetworks: t.networks})
+	}
 	return mesh.Merge(mesh.Input{
 		Fallback: settings, Fragments: fragments, Bindings: bindings,
 		Allocations: addresses.Of(addresses.Default(), fragments, bindings), // as a server without a record
@@ -267,9 +275,30 @@ func meshSettings(path string) (*mesh.MeshConfig, []manifest.Fault, error) {
 	if settings != nil {
 		return settings, faults, nil
 	}
+	return nil, faults, joinedFaults(faults)
+}
+
+// meshNetworks reads a file of MeshNetworks; without a path, there are none. With an error in the file,
+// there is an error that lists all faults.
+func meshNetworks(path string) (*mesh.Networks, []manifest.Fault, error) {
+	if path == "" {
+		return nil, nil, nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the networks of the mesh: %w", err)
+	}
+	networks, faults := manifest.DecodeMeshNetworks(path, content)
+	if networks != nil {
+		return networks, faults, nil
+	}
+	return nil, faults, joinedFaults(faults)
+}
+
+func joinedFaults(faults []manifest.Fault) error {
 	var errs []error
 	for _, f := range faults {
 		errs = append(errs, errors.New(f.String()))
 	}
-	return nil, faults, errors.Join(errs...)
+	return errors.Join(errs...)
 }

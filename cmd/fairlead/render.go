@@ -20,6 +20,7 @@ import (
 type renderFlags struct {
 	configDirs       []string
 	meshConfig       string
+	meshNetworks     string
 	workload         string
 	namespace        string
 	labels           []string
@@ -66,6 +67,7 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 func (f *renderFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.configDirs, "config-dir", nil, "directory of manifests; DIR=NAMESPACE,… accepts only objects of these namespaces; may be repeated")
 	flags.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	flags.StringVar(&f.meshNetworks, "mesh-networks", "", meshNetworksHelp)
 	flags.StringVar(&f.workload, "workload", "", "workload of the proxy: NAMESPACE/NAME of a WorkloadEntry or Consul instance. For a Consul instance also NAMESPACE/SERVICE-ID, or NAMESPACE/SERVICE-ACCOUNT if only one instance has it")
 	flags.StringVar(&f.namespace, "namespace", "default", "namespace of the proxy, if --workload is not set")
 	flags.StringSliceVar(&f.labels, "labels", nil, "labels of the proxy, k=v,…, if --workload is not set")
@@ -131,10 +133,16 @@ func (f *renderFlags) render(cmd *cobra.Command) (*renderedProxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	networks, more, err := meshNetworks(f.meshNetworks)
+	if err != nil {
+		return nil, err
+	}
+	faults = append(faults, more...)
 	t, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
 	if err != nil {
 		return nil, err
 	}
+	t.networks = networks
 	if err := t.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return nil, err
 	}

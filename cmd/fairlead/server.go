@@ -113,6 +113,7 @@ func readRoots(dirs []string, hostPaths *hostPathFlags) ([]files.Root, error) {
 // addServerFlags adds those that are not about where the mesh is read from.
 func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringVar(&cfg.MeshConfigFile, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	f.StringVar(&cfg.MeshNetworksFile, "mesh-networks", "", meshNetworksHelp)
 	f.StringVar(&cfg.Keys.Dir, "jwks-dir", "", "directory of key sets of token issuers, as files; then none is fetched over the network. The keys of https://login.example.com/oauth2/keys are in login.example.com/oauth2/keys.json below it")
 	f.StringVar(&cfg.Keys.CAFile, "jwks-ca-file", "", "PEM file of authorities, besides those of the system, that the servers of token issuers may have certificates of")
 	f.StringVar(&cfg.Keys.Proxy, "jwks-proxy", "", "URL of an HTTP, HTTPS or SOCKS5 proxy through which key sets of token issuers are fetched. The proxy looks names up, so it has to refuse internal addresses. The environment's proxies are not used")

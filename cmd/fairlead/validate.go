@@ -42,20 +42,21 @@ func findingsOf(faults []manifest.Fault) []finding {
 }
 
 func newValidate() *cobra.Command {
-	var output, meshConfig string
+	var output, meshConfig, networksFile string
 	cmd := &cobra.Command{
 		Use:   "validate PATH…",
 		Short: "Check each object alone, as Istio's admission webhook does",
 		Long: `Checks each object by itself, by the rules of Istio's webhook, Istio's CRD schemas, and Kubernetes'
 metadata. PATH is a file, a directory, or - for standard input. Every fault is reported with its line,
-column and field. With --mesh-config it also checks the settings of the mesh; PATH is then optional.
+column and field. With --mesh-config it also checks the settings of the mesh, and with --mesh-networks
+its networks; PATH is then optional.
 
 "fairlead analyze" also checks the mesh as a whole.
 
 Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.`,
 		Example: "  fairlead validate mesh/\n  fairlead validate -o json orders.yaml\n  fairlead validate --mesh-config mesh.yaml mesh/",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if meshConfig != "" {
+			if meshConfig != "" || networksFile != "" {
 				return nil
 			}
 			return wantArgs(0)(cmd, args)
@@ -70,6 +71,11 @@ Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.
 					settings[i].Severity = manifest.Warning
 				}
 			}
+			_, networks, err := meshNetworks(networksFile)
+			if err != nil && len(networks) == 0 {
+				return err
+			}
+			settings = append(settings, networks...)
 			t, err := readTree(cmd.InOrStdin(), args, &boundFlags{}, hostPathFlags{})
 			if err != nil {
 				return err
@@ -95,6 +101,7 @@ Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.
 		},
 	}
 	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "file of Istio MeshConfig fields to check, too")
+	cmd.Flags().StringVar(&networksFile, "mesh-networks", "", "file of Istio MeshNetworks to check, too")
 	outputFlag(cmd, &output)
 	return cmd
 }

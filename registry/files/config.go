@@ -105,11 +105,13 @@ type Config struct {
 	// give the same object, the earlier directory wins.
 	Roots []Root
 	// MeshConfigFile is the file of mesh settings; empty means that this source
-	// has none. At least one of Roots and MeshConfigFile is required.
+	// has none. At least one of Roots, MeshConfigFile and MeshNetworksFile is required.
 	MeshConfigFile string
-	// Ignore is a file that the directories skip, because it has the mesh settings of another
-	// source; or empty.
-	Ignore string
+	// MeshNetworksFile is the file of networks; empty means that this source has none.
+	MeshNetworksFile string
+	// Ignore are files that the directories skip, because they have the mesh settings or networks
+	// of another source.
+	Ignore []string
 	// Logger is required.
 	Logger *slog.Logger
 
@@ -149,7 +151,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		errs = append(errs, errors.New("files: Config.Logger is missing"))
 	}
-	if len(c.Roots) == 0 && c.MeshConfigFile == "" {
+	if len(c.Roots) == 0 && c.MeshConfigFile == "" && c.MeshNetworksFile == "" {
 		errs = append(errs, errors.New("files: no directory to read"))
 	}
 	if c.Decoder == nil {
@@ -179,32 +181,35 @@ func newRoots(c Config) ([]*root, error) {
 		roots []*root
 		errs  []error
 	)
-	add := func(r Root, meshConfig bool) {
+	add := func(r Root, kind mesh.Kind) {
 		abs, err := filepath.Abs(r.Path)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("reading %q: %w", r.Path, err))
 			return
 		}
 		for _, o := range roots {
-			if !meshConfig && (within(o.abs, abs) || within(abs, o.abs)) {
+			if kind == "" && (within(o.abs, abs) || within(abs, o.abs)) {
 				errs = append(errs, fmt.Errorf("reading %q: the directory overlaps with %q; name each tree once", r.Path, o.Path))
 			}
-			if meshConfig {
+			if kind != "" {
 				o.ignore(abs)
 			}
 		}
-		roots = append(roots, newRoot(r, len(roots), abs, meshConfig))
+		roots = append(roots, newRoot(r, len(roots), abs, kind))
 	}
 	for _, r := range c.Roots {
-		add(r, false)
+		add(r, "")
 	}
 	if c.MeshConfigFile != "" {
-		add(Root{Path: c.MeshConfigFile}, true)
+		add(Root{Path: c.MeshConfigFile}, mesh.KindMeshConfig)
 	}
-	if c.Ignore != "" {
-		abs, err := filepath.Abs(c.Ignore)
+	if c.MeshNetworksFile != "" {
+		add(Root{Path: c.MeshNetworksFile}, mesh.KindMeshNetworks)
+	}
+	for _, file := range c.Ignore {
+		abs, err := filepath.Abs(file)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("reading %q: %w", c.Ignore, err))
+			errs = append(errs, fmt.Errorf("reading %q: %w", file, err))
 		}
 		for _, r := range roots {
 			r.ignore(abs)

@@ -15,6 +15,8 @@ type Decoder interface {
 	// ReadMeshConfig reads the file of mesh settings; they are nil if a fault
 	// keeps the whole file out.
 	ReadMeshConfig(path string, content []byte) (*manifest.MeshSettings, []manifest.Fault)
+	// DecodeMeshNetworks reads the file of networks; they are nil if there is an error.
+	DecodeMeshNetworks(path string, content []byte) (*mesh.Networks, []manifest.Fault)
 }
 
 // manifests is the Decoder of package manifest.
@@ -28,6 +30,11 @@ func (manifests) Decode(opts manifest.Options, path string, content []byte) last
 // ReadMeshConfig implements Decoder.
 func (manifests) ReadMeshConfig(path string, content []byte) (*manifest.MeshSettings, []manifest.Fault) {
 	return manifest.ReadMeshConfig(path, content)
+}
+
+// DecodeMeshNetworks implements Decoder.
+func (manifests) DecodeMeshNetworks(path string, content []byte) (*mesh.Networks, []manifest.Fault) {
+	return manifest.DecodeMeshNetworks(path, content)
 }
 
 // Codes of the faults that this package finds itself; see package lastgood.
@@ -44,8 +51,15 @@ const (
 
 // decode decodes a text, with the limits of its root.
 func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded {
-	if r.meshConfig {
+	if r.isFile() && b.Blank() {
+		return blank(r.key(), path)
+	}
+	switch r.kind {
+	case mesh.KindMeshConfig:
 		return decodeMeshConfig(c.Decoder, path, b)
+	case mesh.KindMeshNetworks:
+		return decodeMeshNetworks(c.Decoder, path, b)
+	default:
 	}
 	opts := manifest.Options{
 		Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, Domain: c.Domain,
@@ -54,16 +68,32 @@ func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded
 	return c.Decoder.Decode(opts, path, b.Content)
 }
 
-// decodeMeshConfig decodes the settings as a file of one object. In Istio an empty text means
-// all defaults; here it is a fault, because a failed write leaves an empty file.
+// blank is an empty file of settings or networks. In Istio it means all defaults, or no network; here it
+// is a fault, because a failed write leaves an empty file.
+func blank(key mesh.Key, path string) lastgood.Decoded {
+	message := `the file is empty; write "{}" for all defaults`
+	if key.Kind == mesh.KindMeshNetworks {
+		message = `the file is empty; write "{}" for no networks`
+	}
+	return lastgood.Decoded{Unparsable: true, Faults: []manifest.Fault{{
+		Origin: &mesh.Origin{Path: path, Line: 1, Column: 1}, Key: key, Code: CodeUnread, Severity: manifest.Error, Message: message,
+	}}}
+}
+
+// decodeMeshNetworks decodes the networks as a file of one object.
+func decodeMeshNetworks(d Decoder, path string, b *lastgood.Blob) lastgood.Decoded {
+	networks, faults := d.DecodeMeshNetworks(path, b.Content)
+	if networks == nil {
+		return lastgood.Decoded{Unparsable: true, Faults: faults}
+	}
+	return lastgood.Decoded{Faults: faults, Objects: []lastgood.Object{{
+		Key: networks.Key, Origin: networks.Origin, Hash: networks.Hash, Fragment: &mesh.Fragment{MeshNetworks: networks},
+	}}}
+}
+
+// decodeMeshConfig decodes the settings as a file of one object.
 func decodeMeshConfig(d Decoder, path string, b *lastgood.Blob) lastgood.Decoded {
 	origin := &mesh.Origin{Path: path, Line: 1, Column: 1}
-	if b.Blank() {
-		return lastgood.Decoded{Unparsable: true, Faults: []manifest.Fault{{
-			Origin: origin, Key: meshConfigKey(), Code: CodeUnread, Severity: manifest.Error,
-			Message: `the file is empty; write "{}" for all defaults`,
-		}}}
-	}
 	settings, faults := d.ReadMeshConfig(path, b.Content)
 	if settings == nil {
 		return lastgood.Decoded{Unparsable: true, Faults: faults}
@@ -72,7 +102,7 @@ func decodeMeshConfig(d Decoder, path string, b *lastgood.Blob) lastgood.Decoded
 	if config.Origin != nil {
 		origin = config.Origin
 	}
-	o := lastgood.Object{Key: meshConfigKey(), Origin: origin, Hash: config.Hash, Fragment: &mesh.Fragment{MeshConfig: config}}
+	o := lastgood.Object{Key: config.Key, Origin: origin, Hash: config.Hash, Fragment: &mesh.Fragment{MeshConfig: config}}
 	if settings.Partial {
 		o.Over = func(last *mesh.Fragment) (*mesh.Fragment, mesh.Hash) {
 			c := settings.Over(last.MeshConfig)

@@ -100,10 +100,10 @@ func (t *tree) restore(list []lastgood.Entry, now time.Time) {
 	t.set.Yield()
 }
 
-// settingsOf is the content of a file of mesh settings, or its last good version; or nil.
+// settingsOf is the content of a file of mesh settings or networks, or its last good version; or nil.
 func (t *tree) settingsOf(r *root) *mesh.Fragment {
 	if f := t.files[r.Path]; f != nil {
-		return f.V.Fragment(meshConfigKey())
+		return f.V.Fragment(r.key())
 	}
 	return nil
 }

@@ -83,14 +83,19 @@ func addTo(d *lastgood.Decoded, at *mesh.Origin, namespace string, words []strin
 	d.Objects = append(d.Objects, o)
 }
 
+// DecodeMeshNetworks reads the real format.
+func (d *fakeDecoder) DecodeMeshNetworks(path string, content []byte) (*mesh.Networks, []manifest.Fault) {
+	return manifest.DecodeMeshNetworks(path, content)
+}
+
 func (d *fakeDecoder) ReadMeshConfig(path string, content []byte) (*manifest.MeshSettings, []manifest.Fault) {
 	at := &mesh.Origin{Path: path, Line: 1, Column: 1}
 	text := strings.TrimSpace(string(content))
 	if text == "!!" {
-		return nil, []manifest.Fault{faultAt(at, meshConfigKey(), "not YAML")}
+		return nil, []manifest.Fault{faultAt(at, mesh.Key{Kind: mesh.KindMeshConfig}, "not YAML")}
 	}
 	return &manifest.MeshSettings{Config: &mesh.MeshConfig{
-		Meta: mesh.Meta{Key: meshConfigKey(), Origin: at, Hash: mesh.Hash(sha256.Sum256(content))},
+		Meta: mesh.Meta{Key: mesh.Key{Kind: mesh.KindMeshConfig}, Origin: at, Hash: mesh.Hash(sha256.Sum256(content))},
 		Spec: &meshapi.MeshConfig{TrustDomain: text},
 	}}, nil
 }
@@ -112,6 +117,9 @@ func objects(f *mesh.Fragment) []string {
 	}
 	if f.MeshConfig != nil {
 		list = append(list, "mesh="+f.MeshConfig.Spec.GetTrustDomain())
+	}
+	if f.MeshNetworks != nil {
+		list = append(list, fmt.Sprint("networks=", slices.Sorted(maps.Keys(f.MeshNetworks.Spec.GetNetworks()))))
 	}
 	slices.Sort(list)
 	return list

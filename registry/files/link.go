@@ -78,7 +78,7 @@ func (w *walker) link(path, realPath string, chain []devIno) error {
 		return nil
 	case isDir(&st):
 		return w.linkedDir(path, target, append(chain, idOf(&st)))
-	case isManifest(filepath.Base(path)) && path != w.skip:
+	case isManifest(filepath.Base(path)) && !slices.Contains(w.skip, path):
 		return w.file(path, target)
 	default:
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/lastgood"
@@ -15,14 +16,28 @@ import (
 // be read or is kept out, and err says why; lastGood is the version in the state directory, or
 // nil. What present says of single fields that cannot be in force is for Run to report.
 func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error) {
+	now, last, err := s.readFile(mesh.KindMeshConfig)
+	return now.MeshConfig, last.MeshConfig, err
+}
+
+// ReadMeshNetworks is [Source.ReadMeshConfig] for the file of networks.
+func (s *Source) ReadMeshNetworks() (present, lastGood *mesh.Networks, err error) {
+	now, last, err := s.readFile(mesh.KindMeshNetworks)
+	return now.MeshNetworks, last.MeshNetworks, err
+}
+
+// readFile reads the file with the one object of a kind; the fragments are empty where there is nothing.
+func (s *Source) readFile(kind mesh.Kind) (present, lastGood *mesh.Fragment, err error) {
+	present, lastGood = &mesh.Fragment{}, &mesh.Fragment{}
 	roots, err := newRoots(s.cfg)
 	if err != nil {
-		return nil, nil, err
+		return present, lastGood, err
 	}
-	r := roots[len(roots)-1]
-	if !r.meshConfig {
-		return nil, nil, errors.New("files: Config.MeshConfigFile is missing")
+	i := slices.IndexFunc(roots, func(r *root) bool { return r.kind == kind })
+	if i < 0 {
+		return present, lastGood, fmt.Errorf("files: Config has no file of %s", kind)
 	}
+	r := roots[i]
 	list, _, loadErr := s.persister.Load()
 	t := newTree(s.cfg, roots)
 	t.restore(list, time.Time{})
@@ -31,17 +46,17 @@ func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error
 		old = f.V
 	}
 	if fragment := t.settingsOf(r); fragment != nil {
-		lastGood = fragment.MeshConfig
+		lastGood = fragment
 	}
-	present, err = s.presentMeshConfig(r, old)
-	if loadErr != nil && present == nil {
-		err = errors.Join(err, loadErr) // and Run tells it
+	now, err := s.presentFile(r, old)
+	if now == nil {
+		return present, lastGood, errors.Join(err, loadErr)
 	}
-	return present, lastGood, err
+	return now, lastGood, err // Run reports what cannot be loaded
 }
 
-// presentMeshConfig is the file as it is now, over its last version, or nil.
-func (s *Source) presentMeshConfig(r *root, old *lastgood.Version) (*mesh.MeshConfig, error) {
+// presentFile is the file as it is now, over its last version, or nil.
+func (s *Source) presentFile(r *root, old *lastgood.Version) (*mesh.Fragment, error) {
 	f, err := os.Open(r.abs)
 	if err != nil {
 		return nil, err
@@ -57,7 +72,7 @@ func (s *Source) presentMeshConfig(r *root, old *lastgood.Version) (*mesh.MeshCo
 	b := lastgood.NewBlob(content)
 	text := r.decode(&s.cfg, r.Path, b)
 	if v := lastgood.NextVersion(old, b, text, time.Time{}); v.Live() > 0 {
-		return v.Fragment(meshConfigKey()).MeshConfig, nil
+		return v.Fragment(r.key()), nil
 	}
 	var errs []error
 	for _, f := range text.Faults {

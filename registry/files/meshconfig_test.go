@@ -62,7 +62,7 @@ func TestReadMeshConfig(t *testing.T) {
 func TestIgnore(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1", "sub/mesh.yaml": "m 1"})
-	r := start(t, Config{Roots: []Root{{Path: dir}}, Ignore: filepath.Join(dir, "sub", "mesh.yaml")})
+	r := start(t, Config{Roots: []Root{{Path: dir}}, Ignore: []string{filepath.Join(dir, "sub", "mesh.yaml")}})
 	r.Await("a=1")
 	write(t, dir, map[string]string{"sub/mesh.yaml": "m 2", "sub/b.yaml": "b 1"})
 	r.Await("a=1", "b=1")

@@ -106,7 +106,7 @@ func TestSettingsKeepFields(t *testing.T) {
 // TestUnreadableStateIsSkipped: of several texts of an object, the last that can be read counts.
 func TestUnreadableStateIsSkipped(t *testing.T) {
 	t.Parallel()
-	key := meshConfigKey()
+	key := mesh.Key{Kind: mesh.KindMeshConfig}
 	e := lastgood.Entry{
 		Contents: [][]byte{[]byte("inboundClusterStatName: a\n"), []byte("connectTimeout: 3s\n"), []byte("newer: 1\n")},
 		Kept:     []lastgood.EntryKept{{Key: key, Content: 1}, {Key: key, Content: 2}},

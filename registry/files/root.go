@@ -10,13 +10,14 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// root is a directory, or the file of mesh settings, and its state. The loop owns it.
+// root is a directory, or a file of mesh settings or networks, and its state. The loop owns it.
 type root struct {
 	Root
-	order      int
-	abs        string
-	meshConfig bool
-	skip       string // the file of mesh settings, where it lies in here
+	order int
+	abs   string
+	// kind is that of the one object of a file; empty for a directory.
+	kind mesh.Kind
+	skip []string // files of mesh settings and networks that lie in here
 
 	// ok means that the last scan found the root; read, that a scan once did.
 	ok, read bool
@@ -31,22 +32,25 @@ type root struct {
 	links links
 }
 
-func newRoot(r Root, order int, abs string, meshConfig bool) *root {
+func newRoot(r Root, order int, abs string, kind mesh.Kind) *root {
 	if r.Path = filepath.Clean(r.Path); r.Path == "." {
 		r.Path = abs // so that every path below begins with it
 	}
-	return &root{Root: r, order: order, abs: abs, meshConfig: meshConfig, seen: newWalkResult(), links: links{huge: map[string]huge{}}}
+	return &root{Root: r, order: order, abs: abs, kind: kind, seen: newWalkResult(), links: links{huge: map[string]huge{}}}
 }
 
-// ignore skips the file of mesh settings, if it is in the directory.
+// isFile reports whether it is a file with one object.
+func (r *root) isFile() bool { return r.kind != "" }
+
+// key is that of the object of a file.
+func (r *root) key() mesh.Key { return mesh.Key{Kind: r.kind} }
+
+// ignore skips a file of mesh settings or networks, if it is in the directory.
 func (r *root) ignore(abs string) {
-	if !r.meshConfig && within(r.abs, abs) {
-		r.skip = r.Path + strings.TrimPrefix(abs, r.abs)
+	if !r.isFile() && within(r.abs, abs) {
+		r.skip = append(r.skip, r.Path+strings.TrimPrefix(abs, r.abs))
 	}
 }
-
-// meshConfigKey is the key under which the settings are kept.
-func meshConfigKey() mesh.Key { return mesh.Key{Kind: mesh.KindMeshConfig} }
 
 // within reports whether path is dir or lies below it; both are clean.
 func within(dir, path string) bool {

@@ -194,7 +194,7 @@ func (t *tree) delivered(waited bool) bool {
 		if !r.read && !r.stored {
 			return false
 		}
-		if r.meshConfig && t.settingsOf(r) == nil {
+		if r.isFile() && t.settingsOf(r) == nil {
 			return false // never the defaults in place of what is broken
 		}
 	}

@@ -307,7 +307,7 @@ func (t *tree) targets(h hop) []target {
 			list = append(list, target{dir.root, filepath.Join(dir.path, h.name)})
 		}
 	}
-	return slices.DeleteFunc(list, func(at target) bool { return at.path == at.root.skip })
+	return slices.DeleteFunc(list, func(at target) bool { return slices.Contains(at.root.skip, at.path) })
 }
 
 // markRenamed marks the files that appeared with content and were not written since: they were

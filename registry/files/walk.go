@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,9 +40,9 @@ type walker struct {
 	walkResult
 	// watch gets every directory before it is listed, so that changes in between are events.
 	watch func(dir string)
-	limit int    // of files, and of directories
-	skip  string // a path to leave alone, or empty
-	links *links // what is known of symbolic links of this root
+	limit int      // of files, and of directories
+	skip  []string // paths to leave alone
+	links *links   // what is known of symbolic links of this root
 	// linked is the remaining allowance of the tree behind a symbolic link; nil outside.
 	linked *allowance
 }
@@ -69,10 +70,10 @@ func (w *walker) root(r *root) error {
 	switch {
 	case err != nil:
 		return err
-	case r.meshConfig && isRegular(&st):
+	case r.isFile() && isRegular(&st):
 		w.files[r.Path] = sigOf(&st)
 		return nil
-	case r.meshConfig:
+	case r.isFile():
 		return errNotFile
 	case !isDir(&st):
 		return errors.New("not a directory")
@@ -143,7 +144,7 @@ func (w *walker) entry(path, realDir string, e fs.DirEntry, chain []devIno) erro
 			return w.note(path, err)
 		}
 		return w.dir(path, realPath, append(chain, idOf(&st)))
-	case !isManifest(e.Name()), path == w.skip:
+	case !isManifest(e.Name()), slices.Contains(w.skip, path):
 		return nil
 	default:
 		return w.file(path, realPath)

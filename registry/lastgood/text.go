@@ -56,7 +56,7 @@ func (t *Text) twin(o *Text) bool {
 func (t *Text) defines() map[mesh.Key]bool {
 	keys := make(map[mesh.Key]bool, len(t.V.seen))
 	for _, o := range t.V.seen {
-		if o.Key.Name != "" || o.Key == settingsKey() {
+		if o.Key.Name != "" || isSettings(o.Key) {
 			_, again := keys[o.Key]
 			keys[o.Key] = again
 		}
@@ -70,6 +70,8 @@ func (t *Text) defines() map[mesh.Key]bool {
 	return keys
 }
 
-// settingsKey is the key of the one object that has no name, the settings of the
-// mesh.
-func settingsKey() mesh.Key { return mesh.Key{Kind: mesh.KindMeshConfig} }
+// isSettings reports whether a key is of an object that has no name: the settings or the networks of
+// the mesh.
+func isSettings(k mesh.Key) bool {
+	return k == mesh.Key{Kind: mesh.KindMeshConfig} || k == mesh.Key{Kind: mesh.KindMeshNetworks}
+}

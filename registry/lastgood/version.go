@@ -112,7 +112,7 @@ func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 	for _, o := range text.Objects {
 		seen := &o
 		switch _, twice := v.live[o.Key]; {
-		case o.Key.Name == "" && o.Key.Kind != mesh.KindMeshConfig:
+		case o.Key.Name == "" && !isSettings(o.Key):
 			v.broken = true
 		case o.Fragment != nil && !twice:
 			g := old.same(newGood(seen, b, old, now))

@@ -52,7 +52,7 @@ func newSpec(kind mesh.Kind) proto.Message {
 		return &networking.WorkloadEntry{}
 	case mesh.KindWorkloadGroup:
 		return &networking.WorkloadGroup{}
-	case mesh.KindMeshConfig:
+	case mesh.KindMeshConfig, mesh.KindMeshNetworks:
 		return nil
 	default:
 		return nil

@@ -121,7 +121,7 @@ func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 		r.add(CodeLimit, tree.Position{}, "", fmt.Sprintf("the file has %d bytes; at most %d are read", len(content), MaxFileSize))
 		return nil, r.finish()
 	}
-	root := meshDocument(content, r)
+	root := oneDocument(content, r, "the mesh settings")
 	if HasErrors(r.faults) {
 		return nil, r.finish()
 	}
@@ -150,17 +150,17 @@ func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 	return settings, r.finish()
 }
 
-// meshDocument is the one document of a text, or an empty one.
-func meshDocument(content []byte, r *reporter) *tree.Node {
+// oneDocument is the one document of a text, or an empty one; what says of what.
+func oneDocument(content []byte, r *reporter, what string) *tree.Node {
 	root := &tree.Node{Kind: tree.Map, Pos: tree.Position{Line: 1, Column: 1}}
 	for i, doc := range tree.Parse(content) {
 		r.problems(doc.Problems)
 		switch {
 		case doc.Root == nil:
 		case i > 0:
-			r.add(CodeKind, doc.Root.Pos, "", "the mesh settings must be one document")
+			r.add(CodeKind, doc.Root.Pos, "", what+" must be one document")
 		case doc.Root.Kind != tree.Map:
-			r.add(CodeType, doc.Root.Pos, "", fmt.Sprintf("the mesh settings must be an object, not %s", doc.Root.Kind))
+			r.add(CodeType, doc.Root.Pos, "", fmt.Sprintf("%s must be an object, not %s", what, doc.Root.Kind))
 		default:
 			root = doc.Root
 		}

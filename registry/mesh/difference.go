@@ -41,10 +41,10 @@ func (d *Difference) Unsorted() bool { return d.unsorted }
 // of the same reports. It is stricter than [ReachNone]: an object that only
 // moved within its file is another one, with another origin.
 func (d *Difference) Same() bool {
-	return d.Objects() == 0 && !d.reports && d.prev.MeshConfig == d.next.MeshConfig
+	return d.Objects() == 0 && !d.reports && d.prev.MeshConfig == d.next.MeshConfig && d.prev.MeshNetworks == d.next.MeshNetworks
 }
 
-// Objects is the number of objects that differ, but for MeshConfig.
+// Objects is the number of objects that differ, but for MeshConfig and MeshNetworks.
 func (d *Difference) Objects() int { return d.objects.objects() }
 
 // Next is the second fragment.
@@ -69,7 +69,7 @@ func (d *Difference) EndpointsReach() Reach {
 
 // ConfigReach is the reach of all other changes.
 func (d *Difference) ConfigReach() Reach {
-	reach := reachOfMeshConfig(d.prev.MeshConfig, d.next.MeshConfig)
+	reach := max(reachOfMeshConfig(d.prev.MeshConfig, d.next.MeshConfig), reachOfNetworks(d.prev.MeshNetworks, d.next.MeshNetworks))
 	for _, k := range kinds {
 		if !k.endpoints() {
 			reach = max(reach, reachOf(k, &d.objects))
@@ -109,6 +109,9 @@ func (d *Difference) Files(limit int) int {
 	paths := map[string]bool{}
 	if d.prev.MeshConfig != d.next.MeshConfig {
 		paths[""] = true
+	}
+	if d.prev.MeshNetworks != d.next.MeshNetworks {
+		paths["(networks)"] = true
 	}
 	for _, k := range kinds {
 		if k.endpoints() {

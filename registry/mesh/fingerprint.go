@@ -21,6 +21,10 @@ func (s *Snapshot) Fingerprint() (Hash, error) {
 	p := &printer{h: sha256.New()}
 	p.meta(&s.MeshConfig.Meta)
 	p.message(s.MeshConfig.Spec)
+	if s.MeshNetworks != nil {
+		p.meta(&s.MeshNetworks.Meta)
+		p.message(s.MeshNetworks.Spec)
+	}
 	for _, svc := range s.Services {
 		p.service(svc)
 		for _, w := range s.EndpointsOf(svc) {

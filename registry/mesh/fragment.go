@@ -30,6 +30,8 @@ type Fragment struct {
 
 	// MeshConfig has the defaults filled in; nil means that this source has none.
 	MeshConfig *MeshConfig
+	// MeshNetworks are the networks of the mesh; nil means that this source has none.
+	MeshNetworks *Networks
 
 	// Health is reports about workloads of other sources. They are sorted by namespace and
 	// name of the account, address, network and workload. Reports are immutable: a new
@@ -71,6 +73,9 @@ func (f *Fragment) Append(piece *Fragment) {
 	if piece.MeshConfig != nil {
 		f.MeshConfig = piece.MeshConfig
 	}
+	if piece.MeshNetworks != nil {
+		f.MeshNetworks = piece.MeshNetworks
+	}
 }
 
 // Replace returns the fragment without the objects of some fragments, and with those of
@@ -84,10 +89,16 @@ func (f *Fragment) Replace(out, in []*Fragment) *Fragment {
 		if piece.MeshConfig != nil && piece.MeshConfig == next.MeshConfig {
 			next.MeshConfig = nil
 		}
+		if piece.MeshNetworks != nil && piece.MeshNetworks == next.MeshNetworks {
+			next.MeshNetworks = nil
+		}
 	}
 	for _, piece := range in {
 		if piece.MeshConfig != nil {
 			next.MeshConfig = piece.MeshConfig
+		}
+		if piece.MeshNetworks != nil {
+			next.MeshNetworks = piece.MeshNetworks
 		}
 	}
 	for _, k := range kinds {

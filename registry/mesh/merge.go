@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"weak"
@@ -65,10 +66,10 @@ func Merge(in Input) *Snapshot {
 		prev = &Snapshot{}
 	}
 	s.Generation = prev.Generation + 1
-	for _, f := range in.Fragments {
-		if f != nil && f.MeshConfig != nil {
-			s.MeshConfig = f.MeshConfig
-			break
+	for _, f := range slices.Backward(in.Fragments) {
+		if f != nil {
+			s.MeshConfig = cmp.Or(f.MeshConfig, s.MeshConfig)
+			s.MeshNetworks = cmp.Or(f.MeshNetworks, s.MeshNetworks)
 		}
 	}
 	fragments := s.restrict(prev, in)
@@ -184,6 +185,9 @@ func (s *Snapshot) noteChanges(prev *Snapshot, d *Diff) {
 	var out []Change
 	if reach := reachOfMeshConfig(prev.MeshConfig, s.MeshConfig); reach != ReachNone {
 		out = append(out, Change{Key: s.MeshConfig.Key, Op: Updated, Reach: reach, Origin: s.MeshConfig.Origin})
+	}
+	if reach := reachOfNetworks(prev.MeshNetworks, s.MeshNetworks); reach != ReachNone {
+		out = append(out, networksChange(prev.MeshNetworks, s.MeshNetworks, reach))
 	}
 	for _, k := range kinds {
 		if k.changed(d) == 0 {

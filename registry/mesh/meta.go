@@ -54,6 +54,7 @@ const (
 	KindEnvoyFilter           Kind = "EnvoyFilter"
 	KindGateway               Kind = "Gateway"
 	KindMeshConfig            Kind = "MeshConfig"
+	KindMeshNetworks          Kind = "MeshNetworks"
 	KindPeerAuthentication    Kind = "PeerAuthentication"
 	KindProxyConfig           Kind = "ProxyConfig"
 	KindRequestAuthentication Kind = "RequestAuthentication"

@@ -20,7 +20,7 @@ func (f *Fragment) Sorted() *Fragment {
 }
 
 // Count returns the number of objects; those of one namespace, if one is given. Services
-// made from one ServiceEntry count once. Health reports and MeshConfig do not count.
+// made from one ServiceEntry count once. Health reports, MeshConfig and MeshNetworks do not count.
 func (f *Fragment) Count(namespace string) int {
 	n := 0
 	for _, k := range kinds {
@@ -45,8 +45,8 @@ func (f *Fragment) Empty() bool {
 	return true
 }
 
-// Objects are the objects of every kind, kind by kind, with their pointers; a
-// MeshConfig is not among them.
+// Objects are the objects of every kind, kind by kind, with their pointers; MeshConfig and
+// MeshNetworks are not among them.
 func (f *Fragment) Objects() iter.Seq2[*Meta, any] {
 	return func(yield func(*Meta, any) bool) {
 		for _, k := range kinds {
@@ -62,7 +62,7 @@ func (f *Fragment) Objects() iter.Seq2[*Meta, any] {
 // Same reports whether two fragments hold the same objects, by pointer; health
 // does not count.
 func (f *Fragment) Same(o *Fragment) bool {
-	return f.MeshConfig == o.MeshConfig && !slices.ContainsFunc(kinds, func(k kind) bool { return !k.same(f, o) })
+	return f.MeshConfig == o.MeshConfig && f.MeshNetworks == o.MeshNetworks && !slices.ContainsFunc(kinds, func(k kind) bool { return !k.same(f, o) })
 }
 
 // Removed returns the objects that the first fragment has and the second lacks,

@@ -14,6 +14,8 @@ type Snapshot struct {
 
 	// MeshConfig is never nil; defaults are filled in.
 	MeshConfig *MeshConfig
+	// MeshNetworks is nil if the mesh has no networks.
+	MeshNetworks *Networks
 
 	// Services are sorted by host name. For one host, declared services come before those
 	// of catalogs; then they are in the order of [Meta.Before].

@@ -35,6 +35,8 @@ type serviceInput struct {
 	// upstream is the proxy's, as far as the service depends on it.
 	upstream  upstreamSettings
 	workloads serviceWorkloads
+	// networks are nil if no workload is in one.
+	networks *networkTable
 	// passes adds clusters for mTLS that passes through a gateway.
 	passes bool
 }
@@ -66,6 +68,7 @@ func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
 // that the proxy has for it.
 func (pc *proxyContext) inputOf(svc *mesh.Service, r *rule) serviceInput {
 	in := serviceInput{svc: svc, rule: r, authn: pc.authn.in(svc.Namespace), workloads: pc.workloadsOf(svc)}
+	in.networks = pc.networksFor(&in.workloads)
 	in.location = pc.locationFor(&in)
 	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin {
 		in.upstream.lookup = pc.upstream.lookup
@@ -113,7 +116,7 @@ func (sc *sidecarScope) partsOf(svc *service) *serviceParts {
 }
 
 func (in serviceInput) build(mc *meshContext) *serviceParts {
-	out := &serviceParts{byLocation: mc.isByLocation(in.rule)}
+	out := &serviceParts{byLocation: mc.isByLocation(in.rule) || in.isByNetwork()}
 	ports := in.svc.Ports
 	if in.ports != nil {
 		ports = in.ports.Ports
@@ -186,7 +189,7 @@ func (b *serviceWorkloads) membersAt(port mesh.Port) []member {
 	slices.SortStableFunc(out, func(a, b member) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.port, b.port))
 	})
-	return slices.CompactFunc(out, func(a, b member) bool { return a.Address == b.Address && a.port == b.port })
+	return slices.CompactFunc(out, func(a, b member) bool { return a.Address != "" && a.Address == b.Address && a.port == b.port })
 }
 
 // clusterInput is what one cluster of a service is made from.

@@ -30,6 +30,7 @@ type Index struct {
 	telemetry       telemetryIndex
 	sidecars        *sidecarIndex
 	selectorLabels  *selectorLabels
+	networks        *networkTable // or nil
 
 	// affected says which proxies the newest snapshots affect, the newest last.
 	affected []*affectedProxies
@@ -111,6 +112,7 @@ func (x *Index) fill(prev *Index) {
 	if len(mesh.DeltasOf[*mesh.Sidecar](d)) > 0 || prev.sidecars == nil {
 		x.sidecars = newSidecarIndex(s)
 	}
+	x.networks = x.networksAfter(prev)
 	x.selectorLabels = prev.selectorLabels
 	if len(rules) > 0 || !sameSlice(prev.virtualServices, x.virtualServices) || !sameSlice(prev.s.Gateways, s.Gateways) {
 		x.selectorLabels = newSelectorLabels(s, x.virtualServices)

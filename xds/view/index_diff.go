@@ -58,7 +58,7 @@ func newIndexDiff(prev, x *Index) *indexDiff {
 	diff := x.s.Since(prev.s)
 	d := &indexDiff{
 		Diff:            diff,
-		untracked:       !diff.Only(trackedKinds()...),
+		untracked:       prev.networks != x.networks || !diff.Only(trackedKinds()...),
 		authnNamespaces: map[string]bool{},
 	}
 	for _, c := range mesh.DeltasOf[*mesh.Service](diff) {
@@ -175,7 +175,7 @@ func (ap *affectedProxies) includes(p *Proxy) bool {
 // affect fewer proxies than usual are named here.
 func (x *Index) affectedBy(prev *Index, d *indexDiff) *affectedProxies {
 	ap := &affectedProxies{
-		seq: x.seq, prevSeq: prev.seq, all: !prev.selectorLabels.sameForSidecars(x.selectorLabels),
+		seq: x.seq, prevSeq: prev.seq, all: prev.networks != x.networks || !prev.selectorLabels.sameForSidecars(x.selectorLabels),
 		gateways:   len(mesh.DeltasOf[*mesh.Gateway](d.Diff)) > 0,
 		namespaces: map[string]bool{}, addresses: map[string]bool{},
 	}

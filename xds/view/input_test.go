@@ -17,7 +17,7 @@ func immutable() []reflect.Type {
 	return []reflect.Type{
 		reflect.TypeFor[rule](), reflect.TypeFor[namespaceAuthn](), reflect.TypeFor[serviceWorkloads](),
 		reflect.TypeFor[Layer](), reflect.TypeFor[portSet](), reflect.TypeFor[labelSet](), reflect.TypeFor[addressSet](), reflect.TypeFor[Telemetry](),
-		reflect.TypeFor[proxyHeaders](), reflect.TypeFor[gatewayPolicies](), reflect.TypeFor[portTargets](), reflect.TypeFor[proxyTopology](),
+		reflect.TypeFor[proxyHeaders](), reflect.TypeFor[gatewayPolicies](), reflect.TypeFor[portTargets](), reflect.TypeFor[proxyTopology](), reflect.TypeFor[networkTable](),
 	}
 }
 

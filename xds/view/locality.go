@@ -16,6 +16,9 @@ import (
 type location struct {
 	mesh.Locality
 
+	// network and family are the proxy's, in a mesh with networks.
+	network string
+	family  networkFamily
 	// labels are the proxy's values of the labels that failoverPriority names; or nil.
 	labels *labelSet
 }
@@ -88,13 +91,17 @@ func LocalityFromLabels(l mesh.Locality, labels map[string]string) mesh.Locality
 
 // locationOf is where a proxy is.
 func (x *Index) locationOf(p *Proxy) location {
+	network := x.networks.of(&mesh.Workload{Meta: mesh.Meta{Labels: p.Labels}, Network: p.Network, Address: p.address()})
 	out := location{Locality: p.Locality}
+	if x.networks != nil {
+		out.network, out.family = network, x.networks.familyOf(p)
+	}
 	if len(x.selectorLabels.compared) == 0 {
 		return out
 	}
 	values := make(map[string]string, len(x.selectorLabels.compared))
 	for _, label := range x.selectorLabels.compared {
-		values[label] = comparedValue(label, p.Labels, p.Locality, p.Network)
+		values[label] = comparedValue(label, p.Labels, p.Locality, network)
 	}
 	out.labels = x.labelSets.intern(labelSet{values})
 	return out
@@ -131,10 +138,17 @@ func (mc *meshContext) isByLocation(r *rule) bool {
 
 // locationFor is the proxy's location, as far as the endpoints of a service depend on it.
 func (pc *proxyContext) locationFor(in *serviceInput) location {
-	if !pc.isByLocation(in.rule) {
-		return location{}
+	var out location
+	if in.isByNetwork() {
+		out.family = pc.location.family
+		if in.networks.some(&in.workloads, func(network string) bool { return network == pc.location.network }) {
+			out.network = pc.location.network // all others are outside for the endpoints
+		}
 	}
-	out := location{Locality: pc.location.Locality}
+	if !pc.isByLocation(in.rule) {
+		return out
+	}
+	out.Locality = pc.location.Locality
 	if pc.location.labels == nil || in.rule == nil { // without outlier detection no label is compared
 		return out
 	}
@@ -148,7 +162,7 @@ func (pc *proxyContext) locationFor(in *serviceInput) location {
 	values := map[string]string{}
 	for _, label := range compared {
 		values[label] = foreign
-		if v := pc.location.labels.Labels[label]; in.workloads.have(label, v) {
+		if v := pc.location.labels.Labels[label]; in.workloads.have(label, v, in.networks) {
 			values[label] = v
 		}
 	}
@@ -157,10 +171,10 @@ func (pc *proxyContext) locationFor(in *serviceInput) location {
 }
 
 // have reports whether some workload has a value of a label.
-func (b *serviceWorkloads) have(label, value string) bool {
+func (b *serviceWorkloads) have(label, value string, networks *networkTable) bool {
 	for ; b != nil && b.service != nil; b = b.next {
 		for _, w := range b.workloads.items() {
-			if comparedValue(label, w.Labels, w.Locality, w.Network) == value {
+			if comparedValue(label, w.Labels, w.Locality, networks.of(w)) == value {
 				return true
 			}
 		}
@@ -219,7 +233,7 @@ func (mc *meshContext) localities(in clusterInput, d Discovery, b balancing) ([]
 		if !mesh.Selects(in.subset.GetLabels(), m.Labels) || (b.panics && m.Health == mesh.Unhealthy) {
 			continue
 		}
-		if !dns && !isUnix(m.Address) && !isIP(m.Address) {
+		if !dns && m.Address != "" && !isUnix(m.Address) && !isIP(m.Address) {
 			continue // Envoy would reject the whole resource
 		}
 		origins = append(origins, m.Origin)
@@ -237,7 +251,9 @@ func (mc *meshContext) localities(in clusterInput, d Discovery, b balancing) ([]
 		for i := range last {
 			last[i].Priority, last[i].LastResort = 1, true
 		}
-		out = append(out, last...)
+		if out = append(out, last...); in.networks != nil {
+			out = onceEach(out)
+		}
 	}
 	return out, origins
 }
@@ -261,21 +277,7 @@ type group struct {
 
 // byLocality groups those members that a function takes, by locality and priority.
 func (mc *meshContext) byLocality(in clusterInput, b balancing, members []member, takes func(member) bool) []LocalityEndpoints {
-	lists := map[group][]Endpoint{}
-	for _, m := range members {
-		if !takes(m) {
-			continue
-		}
-		g := group{m.Locality, b.rank(in.location, m)}
-		lists[g] = append(lists[g], Endpoint{
-			Address:   m.Address,
-			Port:      m.port,
-			Weight:    max(m.Weight, 1),
-			Unhealthy: m.Health == mesh.Unhealthy,
-			MTLS:      mc.endpointMTLS(in, m),
-			Workload:  mc.reportedName(m.Workload),
-		})
-	}
+	lists := mc.endpointsByGroup(in, b, members, takes)
 	groups := slices.SortedFunc(maps.Keys(lists), func(a, b group) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.SubZone, b.SubZone), cmp.Compare(a.rank, b.rank))
 	})
@@ -290,7 +292,44 @@ func (mc *meshContext) byLocality(in clusterInput, b balancing, members []member
 	closeGaps(out)
 	boundWeights(out)
 	b.sharesFor(in.location.Locality).weigh(out)
+	if in.networks != nil {
+		out = onceEach(out)
+	}
 	return out
+}
+
+// endpointsByGroup are the endpoints of members, by locality and rank. Gateways stand in for those
+// that are in other networks.
+func (mc *meshContext) endpointsByGroup(in clusterInput, b balancing, members []member, takes func(member) bool) map[group][]Endpoint {
+	lists := map[group][]Endpoint{}
+	remote := gatewayEndpoints{}
+	for _, m := range members {
+		if !takes(m) {
+			continue
+		}
+		e := Endpoint{
+			Address:   m.Address,
+			Port:      m.port,
+			Weight:    max(m.Weight, 1),
+			Unhealthy: m.Health == mesh.Unhealthy,
+			MTLS:      mc.endpointMTLS(in, m),
+			Workload:  mc.reportedName(m.Workload),
+		}
+		gateways, direct := in.via(m)
+		switch {
+		case direct && m.Address != "":
+			g := group{m.Locality, b.rank(in.location, labelsOf(in.networks, m))}
+			lists[g] = append(lists[g], e)
+		case !direct && len(gateways) > 0 && e.MTLS: // the gateway finds the endpoint by the server name of mTLS
+			g := group{m.Locality, b.rank(in.location, gatewayLabels(in.networks.of(m.Workload)))}
+			remote.add(g, gateways, uint64(e.Weight)*uint64(in.networks.Scale), e.Unhealthy)
+		}
+	}
+	if len(remote) > 0 {
+		scaleWeights(lists, in.networks.Scale)
+		remote.addTo(lists)
+	}
+	return lists
 }
 
 // boundWeights divides the weights of localities where their sum is more than Envoy accepts.
@@ -317,14 +356,14 @@ func totalWeight(list []Endpoint) uint32 {
 
 // rank is how many labels of failoverPriority an endpoint does not share with the proxy, counted
 // from the first that differs: 0 is the best.
-func (b *balancing) rank(from location, m member) int {
+func (b *balancing) rank(from location, values func(label string) string) int {
 	otherNetwork := 0
 	for i, label := range b.labels {
 		value, given := b.given[label]
 		if !given && from.labels != nil {
 			value = from.labels.Labels[label]
 		}
-		if value == comparedValue(label, m.Labels, m.Locality, m.Network) {
+		if value == values(label) {
 			continue
 		}
 		if i == 0 && label == b.setting.GetFailoverPriority()[0] && label == labelNetwork { // the other labels count within each network

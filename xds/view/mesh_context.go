@@ -74,6 +74,7 @@ type meshContext struct {
 	serviceWorkloads memo[serviceWorkloads, *meshContext, serviceWorkloads]
 	portSets         interned[portSet]
 	labelSets        interned[labelSet]
+	networkTables    interned[networkTable]
 	addressSets      interned[addressSet]
 	headerSettings   interned[proxyHeaders]
 	gatewayPolicies  interned[gatewayPolicies]

@@ -86,6 +86,14 @@ func (v Version) atLeast(minor uint32) bool {
 	return v.Major > 1 || v.Major == 1 && v.Minor >= minor
 }
 
+// address is the one that other workloads use; or empty.
+func (p *Proxy) address() string {
+	if len(p.Addresses) == 0 {
+		return ""
+	}
+	return p.Addresses[0]
+}
+
 // families reports whether the proxy has addresses of IPv4 and of IPv6.
 func (p *Proxy) families() (v4, v6 bool) {
 	v6 = p.IPv6

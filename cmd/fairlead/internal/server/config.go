@@ -32,6 +32,8 @@ type Config struct {
 	Consul Consul
 	// MeshConfigFile is a file of MeshConfig fields; empty means Istio's defaults.
 	MeshConfigFile string
+	// MeshNetworksFile is a file of MeshNetworks; empty means that the mesh has one network.
+	MeshNetworksFile string
 	// Keys says where the keys of issuers come from.
 	Keys Keys
 	// StateDir holds what must survive: the authority, entitlements, tokens and
@@ -213,8 +215,10 @@ func (c *Config) checkFiles() []error {
 	if err := files.CheckRoots(c.Roots); err != nil && len(c.Roots) > 0 {
 		errs = append(errs, fmt.Errorf("--config-dir: %w", err))
 	}
-	if fi, err := os.Stat(c.MeshConfigFile); err == nil && fi.IsDir() {
-		errs = append(errs, fmt.Errorf("--mesh-config %q is a directory: name the file", c.MeshConfigFile))
+	for flag, path := range map[string]string{"--mesh-config": c.MeshConfigFile, "--mesh-networks": c.MeshNetworksFile} {
+		if fi, err := os.Stat(path); err == nil && fi.IsDir() {
+			errs = append(errs, fmt.Errorf("%s %q is a directory: name the file", flag, path))
+		}
 	}
 	return errs
 }

@@ -28,8 +28,9 @@ import (
 // Names of the sources. Each directory is a source of its own, so that one that
 // is away, or that lost much, stands for itself.
 const (
-	filesSource      = "files"
-	meshConfigSource = "mesh-config"
+	filesSource        = "files"
+	meshConfigSource   = "mesh-config"
+	meshNetworksSource = "mesh-networks"
 	// maxPathName bounds a path in the name of a source: names are metric
 	// labels and names of directories.
 	maxPathName = 60
@@ -53,13 +54,16 @@ func rootName(i int, path string) string {
 func (s *Server) newFiles(context.Context) error {
 	for i, r := range s.cfg.Roots {
 		src, err := files.New(files.Config{
-			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.MeshConfigFile,
+			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.settingsFiles(),
 			Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitDecision: true,
 		})
 		if err != nil {
 			return err
 		}
 		s.files = append(s.files, src)
+	}
+	if err := s.newNetworks(); err != nil {
+		return err
 	}
 	s.settings = manifest.DefaultMeshConfig()
 	if s.cfg.MeshConfigFile == "" {
@@ -88,6 +92,36 @@ func (s *Server) newFiles(context.Context) error {
 		s.immutable.closed = s.cfg.boundNamespaces()
 	}
 	return s.cfg.checkRoot(s.settings.Spec.GetRootNamespace())
+}
+
+// newNetworks makes the source of MeshNetworks. Until it has delivered, the mesh is not complete: a
+// server without networks would send requests to addresses of other sites.
+func (s *Server) newNetworks() error {
+	if s.cfg.MeshNetworksFile == "" {
+		return nil
+	}
+	src, err := files.New(files.Config{
+		Name: meshNetworksSource, MeshNetworksFile: s.cfg.MeshNetworksFile,
+		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
+	})
+	if err != nil {
+		return err
+	}
+	present, lastGood, err := src.ReadMeshNetworks()
+	switch {
+	case present != nil:
+	case lastGood != nil:
+		s.cfg.Logger.Error("mesh networks are invalid; their last good version stays in force", "path", s.cfg.MeshNetworksFile, "err", err)
+	default:
+		return fmt.Errorf("reading the networks of the mesh (--mesh-networks), of which no good version is known: %w", err)
+	}
+	s.files = append(s.files, src)
+	return nil
+}
+
+// settingsFiles are files that are no manifests, wherever they lie.
+func (c *Config) settingsFiles() []string {
+	return slices.DeleteFunc([]string{c.MeshConfigFile, c.MeshNetworksFile}, func(path string) bool { return path == "" })
 }
 
 // trustDomain is the authority's where there is one, for its root carries it;

@@ -1,0 +1,223 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// networks sets the MeshNetworks, written as JSON.
+func (w *meshFixture) networks(text string) {
+	n := &mesh.Networks{Meta: w.meta(mesh.KindMeshNetworks, "", ""), Spec: &meshconfig.MeshNetworks{}}
+	n.Hash = ContentHash(struct{ Text string }{text})
+	w.decode(text, n.Spec)
+	w.f.MeshNetworks = n
+}
+
+// endpoint adds an endpoint to a service: "ADDRESS NETWORK LOCALITY WEIGHT", with "-" for none, and
+// "plain" or "sick" behind it.
+func endpoint(svc *mesh.Service, text string) {
+	w := &mesh.Workload{Meta: mesh.Meta{Key: mesh.Key{Namespace: svc.Namespace}, Origin: svc.Origin}, ServiceAccount: "orders"}
+	var locality string
+	var rest []string
+	fields := strings.Fields(strings.ReplaceAll(text, "-", " - "))
+	for i, f := range fields {
+		if f == "-" {
+			fields[i] = ""
+		}
+	}
+	w.Address, w.Network, locality = fields[0], fields[1], fields[2]
+	_, _ = fmt.Sscan(fields[3], &w.Weight)
+	w.Locality, rest = mesh.ParseLocality(locality), fields[4:]
+	if slices.Contains(rest, "plain") {
+		w.ServiceAccount = ""
+	}
+	if slices.Contains(rest, "sick") {
+		w.Health = mesh.Unhealthy
+	}
+	svc.Inline = append(svc.Inline, w)
+}
+
+func endpointsText(e *Endpoints) string {
+	var out []string
+	for _, l := range e.Localities {
+		for _, x := range l.Endpoints {
+			text := fmt.Sprintf("%s P%d %s:%d W%d", strings.Trim(l.Locality.Region+"/"+l.Locality.Zone, "/"), l.Priority, x.Address, x.Port, x.Weight)
+			if x.Unhealthy {
+				text += " sick"
+			}
+			out = append(out, strings.TrimSpace(text))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// TestEndpointsOfOtherNetworks holds what proxies of each network get in place of endpoints of
+// another one, as Istio's EndpointsByNetworkFilter.
+func TestEndpointsOfOtherNetworks(t *testing.T) {
+	t.Parallel()
+	const two = `{"networks":{
+		"n1":{"endpoints":[{"fromCidr":"10.1.0.0/16"}],"gateways":[{"address":"1.1.1.1","port":15443}]},
+		"n2":{"endpoints":[{"fromCidr":"10.2.0.0/16"}],"gateways":[{"address":"2.2.2.2","port":15443},{"address":"2.2.2.1","port":15443}]},
+		"n3":{}}}`
+	for name, c := range map[string]struct {
+		networks, rule string
+		endpoints      []string
+		want           map[string]string // by network of the proxy
+	}{
+		"two": {two, "", []string{"10.1.0.1 - - 1", "10.2.0.1 - - 3", "10.2.0.2 - - 1 plain"}, map[string]string{
+			"n1": "P0 10.1.0.1:80 W2, P0 2.2.2.1:15443 W3, P0 2.2.2.2:15443 W3",
+			"n2": "P0 1.1.1.1:15443 W2, P0 10.2.0.1:80 W6, P0 10.2.0.2:80 W2",
+			"n3": "P0 1.1.1.1:15443 W2, P0 2.2.2.1:15443 W3, P0 2.2.2.2:15443 W3",
+			"":   "P0 1.1.1.1:15443 W2, P0 2.2.2.1:15443 W3, P0 2.2.2.2:15443 W3",
+		}},
+		"no-network-and-no-gateway": {two, "", []string{"10.9.0.1 - - 1", "10.9.0.2 n3 - 1", "10.9.0.3 n4 - 1"}, map[string]string{
+			"n1": "P0 10.9.0.1:80 W1, P0 10.9.0.2:80 W1, P0 10.9.0.3:80 W1",
+			"":   "P0 10.9.0.1:80 W1, P0 10.9.0.2:80 W1, P0 10.9.0.3:80 W1",
+		}},
+		"written-network-wins": {two, "", []string{"10.1.0.1 n2 - 1", "10.2.0.1 n1 - 1"}, map[string]string{
+			"n1": "P0 10.2.0.1:80 W2, P0 2.2.2.1:15443 W1, P0 2.2.2.2:15443 W1",
+		}},
+		"no-networks": {`{}`, "", []string{"10.1.0.1 n1 - 1", "10.2.0.1 n2 - 1"}, map[string]string{
+			"n1": "P0 10.1.0.1:80 W1, P0 10.2.0.1:80 W1",
+		}},
+		"no-address": {two, "", []string{"10.1.0.1 - - 1", "- n2 - 1", "- n2 - 1"}, map[string]string{
+			"n1": "P0 10.1.0.1:80 W2, P0 2.2.2.1:15443 W2, P0 2.2.2.2:15443 W2",
+			"n2": "P0 1.1.1.1:15443 W2",
+		}},
+		"unhealthy-ones-have-no-weight": {two, "", []string{"10.1.0.1 - - 1", "10.2.0.1 - - 4", "10.2.0.2 - - 1 sick"}, map[string]string{
+			"n1": "P0 10.1.0.1:80 W2, P0 2.2.2.1:15443 W4, P0 2.2.2.2:15443 W4",
+		}},
+		"all-unhealthy": {two, "", []string{"10.1.0.1 - - 1", "10.2.0.1 - - 4 sick", "10.2.0.2 - - 1 sick"}, map[string]string{
+			"n1": "P0 10.1.0.1:80 W2, P0 2.2.2.1:15443 W5 sick, P0 2.2.2.2:15443 W5 sick",
+		}},
+		"two-localities-behind-one-gateway": {two, "", []string{"10.2.0.1 - - 1", "10.1.0.1 - eu/a 1", "10.1.0.2 - eu/b 2"}, map[string]string{
+			"n2": "P0 10.2.0.1:80 W2, eu/a P0 1.1.1.1:15443 W6",
+		}},
+		"failover": {
+			two, `{"host":"orders.shop","trafficPolicy":{"outlierDetection":{}}}`,
+			[]string{"10.2.0.1 - us 1", "10.1.0.1 - eu/a 1", "10.1.0.2 - eu/b 2", "10.1.0.3 - us 1 sick"},
+			map[string]string{"n2": "eu/a P1 1.1.1.1:15443 W6, us P0 10.2.0.1:80 W2"},
+		},
+		"network-first": {
+			two, `{"host":"orders.shop","trafficPolicy":{"outlierDetection":{},"loadBalancer":{"localityLbSetting":{"failoverPriority":["topology.istio.io/network"]}}}}`,
+			[]string{"10.1.0.1 - us 1", "10.2.0.1 - us 1"},
+			map[string]string{"n1": "us P0 10.1.0.1:80 W2, us P1 2.2.2.1:15443 W1, us P1 2.2.2.2:15443 W1", "n2": "us P0 10.2.0.1:80 W2, us P1 1.1.1.1:15443 W2"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newMeshFixture(t)
+			w.mc.EnableAutoMtls = nil
+			svc := w.service("shop", "orders.shop", 80)
+			svc.Inline = nil
+			for _, e := range c.endpoints {
+				endpoint(svc, e)
+			}
+			if c.rule != "" {
+				w.rule("shop", "orders", c.rule)
+			}
+			w.networks(c.networks)
+			for network, want := range c.want {
+				p := proxyIn("shop", nil)
+				p.Network, p.Locality = network, mesh.Locality{Region: "us"}
+				e := findPart(t, Build(w.snapshot(), p), func(e *Endpoints) bool { return e.Ref.Host == "orders.shop" })
+				if got := endpointsText(e); got != want {
+					t.Errorf("from %q:\n got %s\nwant %s", network, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestNetworksShareNothingOfEachOther holds that proxies share the endpoints of a service if they are in
+// one network, whatever their hosts, and never across networks, also after the networks change.
+func TestNetworksShareNothingOfEachOther(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	across := w.service("shop", "orders.shop", 80)
+	across.Inline = nil
+	endpoint(across, "10.1.0.1 - - 1")
+	endpoint(across, "10.2.0.1 - - 1")
+	w.service("shop", "web.shop", 80)
+	networks := func(port int) string {
+		return fmt.Sprintf(`{"networks":{
+			"n1":{"endpoints":[{"fromCidr":"10.1.0.0/16"}],"gateways":[{"address":"1.1.1.1","port":%d}]},
+			"n2":{"endpoints":[{"fromCidr":"10.2.0.0/16"}],"gateways":[{"address":"2.2.2.2","port":15443}]}}}`, port)
+	}
+	w.networks(networks(15443))
+	x := NewIndex(w.snapshot())
+	proxies := map[string]Proxy{}
+	for _, address := range []string{"10.1.0.7", "10.1.0.8", "10.2.0.7", "10.3.0.7"} {
+		p := proxyIn("shop", nil)
+		p.Addresses = []string{address}
+		proxies[address] = p
+	}
+	for round, port := range []int{15443, 15444} {
+		if round > 0 {
+			w.networks(networks(port))
+			x = x.Next(w.snapshot())
+		}
+		of := func(host mesh.Hostname) map[string]*Endpoints {
+			out := map[string]*Endpoints{}
+			for address, p := range proxies {
+				out[address] = findPart(t, x.Build(p), func(e *Endpoints) bool { return e.Ref.Host == host })
+				if fresh := findPart(t, Build(w.snapshot(), p), func(e *Endpoints) bool { return e.Ref.Host == host }); endpointsText(fresh) != endpointsText(out[address]) {
+					t.Errorf("round %d, %s of %s: %s, a new index says %s", round, host, address, endpointsText(out[address]), endpointsText(fresh))
+				}
+			}
+			return out
+		}
+		e := of("orders.shop")
+		if e["10.1.0.7"] != e["10.1.0.8"] {
+			t.Errorf("round %d: two proxies of one network do not share", round)
+		}
+		if e["10.1.0.7"] == e["10.2.0.7"] || e["10.1.0.7"] == e["10.3.0.7"] || e["10.2.0.7"] == e["10.3.0.7"] {
+			t.Errorf("round %d: proxies of two networks share", round)
+		}
+		if want := fmt.Sprintf("P0 1.1.1.1:%d W1, P0 10.2.0.1:80 W1", port); endpointsText(e["10.2.0.7"]) != want {
+			t.Errorf("round %d: got %s, want %s", round, endpointsText(e["10.2.0.7"]), want)
+		}
+		local := of("web.shop")
+		if local["10.1.0.7"] != local["10.2.0.7"] || local["10.1.0.7"] != local["10.3.0.7"] {
+			t.Errorf("round %d: a service without endpoints in a network is not shared by all", round)
+		}
+	}
+}
+
+// TestGatewayServices holds that the gateways of a network may be a service of the mesh, and follow it.
+func TestGatewayServices(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	svc := w.service("shop", "orders.shop", 80)
+	svc.Inline = nil
+	endpoint(svc, "10.1.0.1 - - 1")
+	gw := w.service("shop", "gateway.shop", 15443)
+	gw.Inline = nil
+	endpoint(gw, "1.1.1.1 - - 1")
+	endpoint(gw, "1.1.1.2 - - 1")
+	w.networks(`{"networks":{"n1":{"endpoints":[{"fromCidr":"10.1.0.0/16"}],"gateways":[{"registryServiceName":"gateway.shop","port":15443}]}}}`)
+	x := NewIndex(w.snapshot())
+	look := func() string {
+		p := proxyIn("shop", nil)
+		p.Addresses = []string{"10.2.0.1"}
+		return endpointsText(findPart(t, x.Build(p), func(e *Endpoints) bool { return e.Ref.Host == "orders.shop" }))
+	}
+	if got, want := look(), "P0 1.1.1.1:15443 W1, P0 1.1.1.2:15443 W1"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	next := new(*gw)
+	sick := new(*gw.Inline[0])
+	sick.Health = mesh.Unhealthy
+	next.Inline = []*mesh.Workload{sick, gw.Inline[1]}
+	w.f.Services = []*mesh.Service{next, svc}
+	x = x.Next(w.snapshot())
+	if got, want := look(), "P0 1.1.1.2:15443 W1"; got != want {
+		t.Errorf("one is unhealthy: got %s, want %s", got, want)
+	}
+}
