@@ -129,3 +129,9 @@ func (k *KeyRing) HTTPS(server string, own ...tls.Certificate) *Client {
 	k.tb.Helper()
 	return NewClientOver(k.tb, server, &http.Transport{MaxIdleConnsPerHost: 64, TLSClientConfig: k.TLS(server, own...)})
 }
+
+// HTTP2 is HTTPS with HTTP/2.
+func (k *KeyRing) HTTP2(server string, own ...tls.Certificate) *Client {
+	k.tb.Helper()
+	return NewClientOver(k.tb, server, &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: k.TLS(server, own...)})
+}
