@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -80,6 +81,10 @@ type Host struct {
 	// Label is its name in the mesh, and Number that of its addresses.
 	Label  string
 	Number int
+	// Type is the type of its proxies, sidecar or router; empty means sidecar.
+	Type string
+	// Envoy is the path of its Envoy; empty means the newest one.
+	Envoy string
 	// Agent and Keeper are its agent and its capture service, or nil.
 	Agent, Keeper *meshtest.Process
 
@@ -196,12 +201,13 @@ func (h *Host) StartAgent(workload, address string, args ...string) {
 	h.lan.tb.Helper()
 	fairlead, _ := h.lan.Binaries()
 	argv := []string{
-		fairlead, "agent", "--address", address, "--envoy", envoytest.Binary(h.lan.tb), "--state-dir", h.lan.StateDir(h.Label),
+		fairlead, "agent", "--address", address, "--envoy", h.envoy(), "--state-dir", h.lan.StateDir(h.Label),
 		"--run-dir", h.lan.RunDir(h.Label), "--drain-time", "1s", "--capture-socket", filepath.Join(h.CaptureRunDir(), "capture.sock"),
 	}
 	if !h.joined {
 		token := filepath.Join(h.Dir("agent"), "token")
-		if err := os.WriteFile(token, []byte(h.lan.Token("--host", h.Label, "--workload", workload)), 0o600); err != nil {
+		kind := cmp.Or(h.Type, "sidecar")
+		if err := os.WriteFile(token, []byte(h.lan.Token("--host", h.Label, "--workload", workload, "--type", kind)), 0o600); err != nil {
 			h.lan.tb.Fatal(err)
 		}
 		for _, dir := range []string{h.lan.StateDir(h.Label), h.lan.RunDir(h.Label)} {
@@ -219,11 +225,19 @@ func (h *Host) StartAgent(workload, address string, args ...string) {
 	h.Agent = h.Start(h.Label, ProxyUser, append(argv, args...)...)
 }
 
+func (h *Host) envoy() string {
+	h.lan.tb.Helper()
+	if h.Envoy != "" {
+		return h.Envoy
+	}
+	return envoytest.Binary(h.lan.tb)
+}
+
 // Check is what `fairlead agent check` says of the host, as JSON; its exit code is 1 if anything is broken.
 func (h *Host) Check() string {
 	h.lan.tb.Helper()
 	fairlead, _ := h.lan.Binaries()
-	out, err := h.Run(0, fairlead, "agent", "check", "--state-dir", h.lan.StateDir(h.Label), "--run-dir", h.lan.RunDir(h.Label), "--envoy", envoytest.Binary(h.lan.tb),
+	out, err := h.Run(0, fairlead, "agent", "check", "--state-dir", h.lan.StateDir(h.Label), "--run-dir", h.lan.RunDir(h.Label), "--envoy", h.envoy(),
 		"--capture", "--capture-dir", h.captureDir(), "--capture-socket", filepath.Join(h.CaptureRunDir(), "capture.sock"), "-o", "json")
 	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) {
 		h.lan.tb.Fatal(err)

@@ -29,6 +29,18 @@ func (s *Switch) Plug(h *Host) {
 	h.IP("link", "set", "eth0", "up")
 }
 
+// Unplug takes a host off the switch. Neither end of a connection hears of it.
+func (s *Switch) Unplug(h *Host) {
+	s.h.tb.Helper()
+	s.h.IP("link", "set", h.Name, "nomaster")
+}
+
+// Replug connects a host again, with the addresses that it had.
+func (s *Switch) Replug(h *Host) {
+	s.h.tb.Helper()
+	s.h.IP("link", "set", h.Name, "master", "br0")
+}
+
 // Number gives a plugged host the addresses with a number, and [Switch.IP4] and [Switch.IP6] are what they are.
 func (s *Switch) Number(h *Host, n int) {
 	s.h.tb.Helper()
