@@ -143,6 +143,7 @@ func Rooms() map[string]Room {
 		"internal/e2e/capture":   {"tests: connections of unmodified programs go where they are declared to go, whatever dies", nil},
 		"internal/e2e/programs":  {"tests: unmodified programs call one another by name, by mTLS, whatever befalls their hosts", nil},
 		"internal/e2e/network":   {"tests: a mesh holds when its network fails", nil},
+		"internal/e2e/sites":     {"tests: two sites that meet at their gateways are one mesh, whatever fails in one of them", nil},
 		"internal/e2e/faults":    {"tests: a mesh holds, whatever dies and however files change", nil},
 
 		"internal/e2e/observability": {"tests: a real Prometheus has what rules and dashboards read", nil},
