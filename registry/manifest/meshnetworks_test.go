@@ -64,6 +64,9 @@ func TestMeshNetworksFaults(t *testing.T) {
 		gws("{registryServiceName: '*.a', port: 1}"): `networks.yaml:1:49: error [FL0120] MeshNetworks networks.a.gateways[0].registryServiceName: "*.a" is not a DNS name: the part "*" holds a wildcard, which is not allowed there`,
 		"networks: {a: {endpoints: [{fromCidr: 10.0.0.0/8}]}, b: {endpoints: [{fromCidr: 10.2.0.0/16}]}}": `networks.yaml:1:81: error [FL0120] MeshNetworks networks.b.endpoints[0].fromCidr: ` +
 			`10.2.0.0/16 overlaps with 10.0.0.0/8 of network "a"; an address is in one network`,
+		"networks: {a: {endpoints: [{fromCidr: 10.0.0.0/8}]}, b: {endpoints: [{fromCidr: '::ffff:10.2.0.0/112'}]}}": `networks.yaml:1:81: error [FL0120] MeshNetworks networks.b.endpoints[0].fromCidr: ` +
+			`10.2.0.0/16 overlaps with 10.0.0.0/8 of network "a"; an address is in one network`,
+		gws("{registryServiceName: a_b/c.mesh, port: 1}"): `networks.yaml:1:49: error [FL0120] MeshNetworks networks.a.gateways[0].registryServiceName: "a_b" is no name of a namespace; write HOST or NAMESPACE/HOST`,
 		"networks: {a: {endpoints: [{fromRegistry: dc1}]}, b: {endpoints: [{fromRegistry: dc1}]}}": `networks.yaml:1:82: error [FL0120] MeshNetworks networks.b.endpoints[0].fromRegistry: ` +
 			`the registry dc1 is in network "a" already; a registry is in one network`,
 		"networks: {a: {gateways: [" + strings.Repeat("{address: 10.0.0.1, port: 1},", 65) + "]}}": `networks.yaml:1:26: error [FL0120] MeshNetworks networks.a.gateways: there are 65 gateways; a network has at most 64`,

@@ -14,17 +14,22 @@ type Networks struct {
 	Spec *meshconfig.MeshNetworks
 }
 
-// ParseRange reads fromCidr of MeshNetworks: a CIDR block, or one address.
+// ParseRange reads fromCidr of MeshNetworks: a CIDR block, or one address. Addresses of IPv4 are the
+// same if they are written as IPv6 (::ffff:10.0.0.0/104).
 func ParseRange(text string) (netip.Prefix, error) {
-	if !strings.Contains(text, "/") {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return netip.Prefix{}, err
-		}
-		return netip.PrefixFrom(a.WithZone(""), a.BitLen()), nil
-	}
 	p, err := netip.ParsePrefix(text)
-	return p.Masked(), err
+	if !strings.Contains(text, "/") {
+		var a netip.Addr
+		a, err = netip.ParseAddr(text)
+		p = netip.PrefixFrom(a.WithZone(""), a.BitLen())
+	}
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), nil
 }
 
 // reachOfNetworks is the reach of a change of the networks.

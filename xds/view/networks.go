@@ -26,16 +26,26 @@ type networkTable struct {
 	Scale uint32
 }
 
-// networkRange is a range of addresses, both as 16 bytes, so that they compare as addresses do.
+// networkRange is a range of addresses, both as [sortedAddress].
 type networkRange struct{ First, Last, Network string }
 
 func newNetworkRange(p netip.Prefix, network string) networkRange {
-	first := p.Addr().As16()
-	last, bits := first, p.Bits()+128-p.Addr().BitLen()
-	for i := bits; i < 128; i++ {
+	last := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < p.Addr().BitLen(); i++ {
 		last[i/8] |= 0x80 >> (i % 8)
 	}
-	return networkRange{string(first[:]), string(last[:]), network}
+	end, _ := netip.AddrFromSlice(last)
+	return networkRange{sortedAddress(p.Masked().Addr()), sortedAddress(end), network}
+}
+
+// sortedAddress is a text that compares as the address does among those of its family, and lies in no
+// range of the other family.
+func sortedAddress(a netip.Addr) string {
+	family := "6"
+	if a.Is4() {
+		family = "4"
+	}
+	return family + string(a.AsSlice())
 }
 
 // networkGateway is an address at which a network is reached.
@@ -94,7 +104,7 @@ func newNetworkTable(s *mesh.Snapshot) *networkTable {
 			if a, err := netip.ParseAddr(g.GetAddress()); err == nil {
 				list = append(list, networkGateway{a.String(), g.GetPort()})
 			}
-			list = append(list, gatewaysOf(s, mesh.Hostname(g.GetRegistryServiceName()), g.GetPort())...)
+			list = append(list, gatewaysOf(s, g.GetRegistryServiceName(), g.GetPort())...)
 		}
 		slices.SortFunc(list, compareGateways)
 		if list = slices.Compact(list); len(list) > 0 {
@@ -107,23 +117,23 @@ func newNetworkTable(s *mesh.Snapshot) *networkTable {
 }
 
 // gatewaysOf are the workloads of a service as gateways of a network. Those that are not well
-// count only if no other is left.
-func gatewaysOf(s *mesh.Snapshot, host mesh.Hostname, port uint32) []networkGateway {
+// count only if no other is left. They get all requests for the network, so the service is found
+// as that of an extension provider is: one that a tenant declares does not count, unless its
+// namespace is written.
+func gatewaysOf(s *mesh.Snapshot, name string, port uint32) []networkGateway {
+	svc, p, err := s.ProviderService(name, port)
+	if err != nil {
+		return nil
+	}
 	var well, rest []networkGateway
-	for _, svc := range s.ServicesOn(host) {
-		p, ok := svc.Port(port)
-		if !ok {
-			continue
-		}
-		for _, w := range s.EndpointsOf(svc) {
-			a, err := netip.ParseAddr(w.Address)
-			switch {
-			case err != nil:
-			case w.Health == mesh.Unhealthy || w.Health == mesh.Silent:
-				rest = append(rest, networkGateway{a.String(), w.PortFor(p)})
-			default:
-				well = append(well, networkGateway{a.String(), w.PortFor(p)})
-			}
+	for _, w := range s.EndpointsOf(svc) {
+		a, err := netip.ParseAddr(w.Address)
+		switch {
+		case err != nil:
+		case w.Health == mesh.Unhealthy || w.Health == mesh.Silent:
+			rest = append(rest, networkGateway{a.String(), w.PortFor(p)})
+		default:
+			well = append(well, networkGateway{a.String(), w.PortFor(p)})
 		}
 	}
 	if len(well) == 0 {
@@ -177,8 +187,7 @@ func (t *networkTable) of(w *mesh.Workload) string {
 	if err != nil {
 		return ""
 	}
-	bytes := a.As16()
-	at := string(bytes[:])
+	at := sortedAddress(a.Unmap())
 	i, found := slices.BinarySearchFunc(t.Ranges, at, func(r networkRange, at string) int { return cmp.Compare(r.First, at) })
 	if !found {
 		i--

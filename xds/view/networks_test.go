@@ -221,3 +221,67 @@ func TestGatewayServices(t *testing.T) {
 		t.Errorf("one is unhealthy: got %s, want %s", got, want)
 	}
 }
+
+// TestTenantsAreNoGatewaysOfNetworks holds that who may write for one namespace does not get the requests
+// for a network by declaring the host of its gateways, unless the operator writes this namespace.
+func TestTenantsAreNoGatewaysOfNetworks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		registryServiceName string
+		declared            bool // by a source that is bound to no namespace
+		want                string
+	}{
+		"both":           {"gateway.mesh", true, "P0 1.1.1.1:15443 W1"},
+		"alone":          {"gateway.mesh", false, "P0 10.1.0.1:80 W1"},
+		"with-namespace": {"mallory/gateway.mesh", true, "P0 6.6.6.6:15443 W1"},
+		"upper-case":     {"Gateway.mesh", true, "P0 1.1.1.1:15443 W1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newMeshFixture(t)
+			w.mc.EnableAutoMtls = nil
+			gateway := func(namespace, address string) *mesh.Service {
+				svc := w.service(namespace, "gateway.mesh", 15443)
+				svc.Inline = nil
+				endpoint(svc, address+" - - 1")
+				return svc
+			}
+			tenant := &mesh.Fragment{Services: []*mesh.Service{gateway("mallory", "6.6.6.6")}}
+			w.f.Services = nil
+			if c.declared {
+				gateway("shop", "1.1.1.1")
+			}
+			svc := w.service("shop", "orders.shop", 80)
+			svc.Inline = nil
+			endpoint(svc, "10.1.0.1 n1 - 1")
+			w.networks(`{"networks":{"n1":{"gateways":[{"registryServiceName":"` + c.registryServiceName + `","port":15443}]}}}`)
+			s := mesh.Merge(mesh.Input{
+				Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{&w.f, tenant},
+				Bindings: []*mesh.Binding{nil, {Namespaces: []string{"mallory"}}},
+			})
+			e := findPart(t, Build(s, proxyIn("shop", nil)), func(e *Endpoints) bool { return e.Ref.Host == "orders.shop" })
+			if got := endpointsText(e); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestRangesOfBothFamilies holds that addresses of IPv4 are in no range of IPv6, however wide it is.
+func TestRangesOfBothFamilies(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	w.networks(`{"networks":{
+		"four":{"endpoints":[{"fromCidr":"10.0.0.0/8"}]},
+		"six":{"endpoints":[{"fromCidr":"::/0"}]},
+		"mapped":{"endpoints":[{"fromCidr":"::ffff:192.0.2.0/120"}]}}}`)
+	table := newNetworkTable(w.snapshot())
+	for address, want := range map[string]string{
+		"10.1.2.3": "four", "::ffff:10.1.2.3": "four", "11.1.2.3": "", "0.0.0.0": "", "192.0.2.7": "mapped", "::ffff:192.0.2.7": "mapped",
+		"2001:db8::1": "six", "::": "six", "ffff:ffff::": "six",
+	} {
+		if got := table.of(&mesh.Workload{Address: address}); got != want {
+			t.Errorf("%s is in network %q, want %q", address, got, want)
+		}
+	}
+}

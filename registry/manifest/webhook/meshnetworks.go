@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // Limits of MeshNetworks: every gateway of a network is an endpoint of every service in it.
@@ -64,7 +67,7 @@ type networkRange struct {
 func (c cursor) networkEndpoints(network string, e *meshconfig.Network_NetworkEndpoints, registries map[string]string) []networkRange {
 	switch ne := e.GetNe().(type) {
 	case *meshconfig.Network_NetworkEndpoints_FromCidr:
-		prefix, err := rangeOf(ne.FromCidr)
+		prefix, err := mesh.ParseRange(ne.FromCidr)
 		if why := whyNotSubnet(ne.FromCidr); why != "" || err != nil {
 			c.at("fromCidr").because(cmp.Or(why, fmt.Sprintf("%q is no range of addresses", ne.FromCidr)))
 			return nil
@@ -85,18 +88,6 @@ func (c cursor) networkEndpoints(network string, e *meshconfig.Network_NetworkEn
 		c.wrong("the entry says nothing; write fromCidr or fromRegistry")
 	}
 	return nil
-}
-
-// rangeOf is a range of addresses, or one address as a range.
-func rangeOf(text string) (netip.Prefix, error) {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		return p.Masked(), nil
-	}
-	a, err := netip.ParseAddr(text)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	return netip.PrefixFrom(a.WithZone(""), a.BitLen()), nil
 }
 
 // overlaps reports ranges of different networks with an address in common.
@@ -123,13 +114,26 @@ func (c cursor) networkGateway(g *meshconfig.Network_IstioNetworkGateway) {
 	case *meshconfig.Network_IstioNetworkGateway_Address:
 		c.gatewayAddress(gw.Address)
 	case *meshconfig.Network_IstioNetworkGateway_RegistryServiceName:
-		c.at("registryServiceName").because(whyNotFQDN(gw.RegistryServiceName))
+		c.at("registryServiceName").because(whyNotService(gw.RegistryServiceName))
 	default:
 		c.wrong("the gateway has no address; write address or registryServiceName")
 	}
 	c.at("port").because(whyNotPort(g.GetPort()))
 	if g.GetLocality() != "" {
 		c.at("locality").warn("no effect here: as in Istio, a gateway counts for the localities of the endpoints behind it")
+	}
+}
+
+// whyNotService says why a text is no HOST or NAMESPACE/HOST, or "".
+func whyNotService(text string) string {
+	namespace, host, named := strings.Cut(text, "/")
+	switch {
+	case !named:
+		return whyNotFQDN(text)
+	case !isDNSLabel(namespace):
+		return fmt.Sprintf("%q is no name of a namespace; write HOST or NAMESPACE/HOST", namespace)
+	default:
+		return whyNotFQDN(host)
 	}
 }
 
