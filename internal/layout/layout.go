@@ -103,6 +103,7 @@ func Rooms() map[string]Room {
 		"docs":                          {"the tests of the documentation", nil},
 		"examples/authorization":        {"the tests of the example", nil},
 		"examples/edge-gateway":         {"the test of the example", nil},
+		"examples/gateways":             {"the test of the examples", nil},
 		"examples/authorization/authz":  {"the small authorization server of the example", []string{"internal/portholder"}},
 		"examples/observability":        {"the tests of the example", nil},
 		"examples/quickstart":           {"the tests of the example", nil},
