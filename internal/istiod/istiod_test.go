@@ -47,6 +47,7 @@ type proxyFile struct {
 	Addresses      []string          `yaml:"addresses"`
 	Interception   string            `yaml:"interception"`
 	Locality       string            `yaml:"locality"`
+	Network        string            `yaml:"network"`
 }
 
 func (p *proxyFile) proxy() view.Proxy {
@@ -59,6 +60,7 @@ func (p *proxyFile) proxy() view.Proxy {
 		Labels:         p.Labels,
 		Interception:   view.Interception(p.Interception),
 		Locality:       cmp.Or(view.LocalityFromLabels(mesh.Locality{}, p.Labels), mesh.ParseLocality(p.Locality)),
+		Network:        p.Network,
 		FileSecrets:    true,
 		EnvoyVersion:   view.Version{Major: 1, Minor: 40},
 	}
@@ -86,6 +88,9 @@ func goldensOf(dir string) ([]golden, error) {
 	digest := sha256.New()
 	read := func(name string) ([]byte, error) {
 		content, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) && name == "networks.yaml" {
+			return nil, nil // most meshes have none
+		}
 		if errors.Is(err, fs.ErrNotExist) && name == "meshconfig.yaml" {
 			err = nil
 		}
@@ -95,14 +100,15 @@ func goldensOf(dir string) ([]golden, error) {
 	manifests, err1 := read("mesh.yaml")
 	settings, err2 := read("meshconfig.yaml")
 	list, err3 := read("proxies.yaml")
-	if err := errors.Join(err1, err2, err3); err != nil {
+	networks, err4 := read("networks.yaml")
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
 	var proxies []proxyFile
 	if err := yaml.Unmarshal(list, &proxies); err != nil {
 		return nil, err
 	}
-	snapshot, err := snapshotOf(manifests, settings)
+	snapshot, err := snapshotOf(manifests, settings, networks)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +137,7 @@ func goldensOf(dir string) ([]golden, error) {
 }
 
 // snapshotOf reads manifests as fairlead render does. Nothing may be left out.
-func snapshotOf(manifests, settings []byte) (*mesh.Snapshot, error) {
+func snapshotOf(manifests, settings, networks []byte) (*mesh.Snapshot, error) {
 	mc := manifest.DefaultMeshConfig()
 	var faults []manifest.Fault
 	if len(settings) > 0 {
@@ -140,6 +146,10 @@ func snapshotOf(manifests, settings []byte) (*mesh.Snapshot, error) {
 	file, more := manifest.Decode(manifest.Options{}, "mesh.yaml", manifests)
 	faults = append(faults, more...)
 	f := &mesh.Fragment{Source: "golden"}
+	if len(networks) > 0 {
+		f.MeshNetworks, more = manifest.DecodeMeshNetworks("networks.yaml", networks)
+		faults = append(faults, more...)
+	}
 	for _, o := range file.Objects {
 		faults = append(faults, o.NotInForce...)
 		if part := o.Fragment(); part != nil {

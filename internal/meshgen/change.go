@@ -25,8 +25,10 @@ func (g *Generator) change() (Change, bool) {
 		return g.remove()
 	case n < 82:
 		return g.move()
-	case n < 85:
+	case n < 84:
 		return g.editMetadata()
+	case n < 85:
+		return g.changeNetworks()
 	case n < 94:
 		return g.changeDerived()
 	case n < 98:

@@ -28,6 +28,7 @@ type Generator struct {
 	sources   []*source
 	pool      map[*Kind][]map[string]any // valid specifications
 	preferred map[string]bool
+	networks  *mesh.Networks // or nil
 	// allocations are those of the last input.
 	allocations *mesh.Allocations
 }
@@ -103,6 +104,9 @@ func New(seed uint64, coverage *Coverage) *Generator {
 	for range 6 {
 		g.changeDerived()
 		g.changeReport()
+	}
+	if seed%2 == 0 {
+		g.networks = g.newNetworks()
 	}
 	g.publish()
 	return g
@@ -180,7 +184,7 @@ var fieldPaths = sync.OnceValue(func() []fieldPath {
 
 // Kinds are the kinds of objects that the generator makes, and of its other changes.
 func (g *Generator) Kinds() []string {
-	out := []string{Reports, Bindings}
+	out := []string{Reports, Bindings, Networks}
 	for _, k := range g.kinds {
 		out = append(out, string(k.Name))
 	}
@@ -298,10 +302,13 @@ func (g *Generator) publish() {
 			}
 		}
 	}
-	for _, s := range g.sources {
+	for i, s := range g.sources {
 		next := &mesh.Fragment{Source: s.name, Health: s.reports}
 		for _, o := range s.objects {
 			next.Append(o.fragment)
+		}
+		if i == 0 {
+			next.MeshNetworks = g.networks
 		}
 		g.Coverage.fragments(s.fragment, next)
 		s.fragment = shared(s.fragment, next)

@@ -207,7 +207,7 @@ type clusterInput struct {
 func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
 	if in.passes { // to endpoints that end mTLS, which is for each subset to say
-		in.members = slices.DeleteFunc(slices.Clone(in.members), func(m member) bool { return !mc.endpointMTLS(in, m) })
+		in.members = slices.DeleteFunc(slices.Clone(in.members), func(m member) bool { return !mc.endpointMTLS(in, m) || !takesMTLS(m) })
 		in.ref, policy = ClusterRef{Kind: SNICluster, Port: in.port.Number, Subset: in.subset.GetName(), Host: in.svc.Hostname}, withoutTLS(policy)
 	}
 	c := &Cluster{

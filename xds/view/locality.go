@@ -320,13 +320,15 @@ func (mc *meshContext) endpointsByGroup(in clusterInput, b balancing, members []
 		case direct && m.Address != "":
 			g := group{m.Locality, b.rank(in.location, labelsOf(in.networks, m))}
 			lists[g] = append(lists[g], e)
-		case !direct && len(gateways) > 0 && e.MTLS: // the gateway finds the endpoint by the server name of mTLS
+		case !direct && len(gateways) > 0 && e.MTLS && takesMTLS(m): // the gateway finds the endpoint by the server name of mTLS
 			g := group{m.Locality, b.rank(in.location, gatewayLabels(in.networks.of(m.Workload)))}
 			remote.add(g, gateways, uint64(e.Weight)*uint64(in.networks.Scale), e.Unhealthy)
 		}
 	}
-	if len(remote) > 0 {
+	if in.networks != nil { // all endpoints, as in Istio, so that health behind a gateway changes no other weight
 		scaleWeights(lists, in.networks.Scale)
+	}
+	if len(remote) > 0 {
 		remote.addTo(lists)
 	}
 	return lists

@@ -77,8 +77,8 @@ func TestEndpointsOfOtherNetworks(t *testing.T) {
 			"":   "P0 1.1.1.1:15443 W2, P0 2.2.2.1:15443 W3, P0 2.2.2.2:15443 W3",
 		}},
 		"no-network-and-no-gateway": {two, "", []string{"10.9.0.1 - - 1", "10.9.0.2 n3 - 1", "10.9.0.3 n4 - 1"}, map[string]string{
-			"n1": "P0 10.9.0.1:80 W1, P0 10.9.0.2:80 W1, P0 10.9.0.3:80 W1",
-			"":   "P0 10.9.0.1:80 W1, P0 10.9.0.2:80 W1, P0 10.9.0.3:80 W1",
+			"n1": "P0 10.9.0.1:80 W2, P0 10.9.0.2:80 W2, P0 10.9.0.3:80 W2",
+			"":   "P0 10.9.0.1:80 W2, P0 10.9.0.2:80 W2, P0 10.9.0.3:80 W2",
 		}},
 		"written-network-wins": {two, "", []string{"10.1.0.1 n2 - 1", "10.2.0.1 n1 - 1"}, map[string]string{
 			"n1": "P0 10.2.0.1:80 W2, P0 2.2.2.1:15443 W1, P0 2.2.2.2:15443 W1",
@@ -145,28 +145,32 @@ func TestNetworksShareNothingOfEachOther(t *testing.T) {
 	endpoint(across, "10.1.0.1 - - 1")
 	endpoint(across, "10.2.0.1 - - 1")
 	w.service("shop", "web.shop", 80)
-	networks := func(port int) string {
+	networks := func(port, second int) string {
 		return fmt.Sprintf(`{"networks":{
 			"n1":{"endpoints":[{"fromCidr":"10.1.0.0/16"}],"gateways":[{"address":"1.1.1.1","port":%d}]},
-			"n2":{"endpoints":[{"fromCidr":"10.2.0.0/16"}],"gateways":[{"address":"2.2.2.2","port":15443}]}}}`, port)
+			"n2":{"endpoints":[{"fromCidr":"10.2.0.%d/32"},{"fromCidr":"10.2.0.1"}],"gateways":[{"address":"2.2.2.2","port":15443}]}}}`, port, second)
 	}
-	w.networks(networks(15443))
-	x := NewIndex(w.snapshot())
+	config := &mesh.MeshConfig{Spec: w.mc}
+	var s *mesh.Snapshot
+	var x *Index
+	views := map[string]*View{}
 	proxies := map[string]Proxy{}
 	for _, address := range []string{"10.1.0.7", "10.1.0.8", "10.2.0.7", "10.3.0.7"} {
 		p := proxyIn("shop", nil)
 		p.Addresses = []string{address}
 		proxies[address] = p
 	}
-	for round, port := range []int{15443, 15444} {
-		if round > 0 {
-			w.networks(networks(port))
-			x = x.Next(w.snapshot())
+	for round, port := range []int{15443, 15444, 15444} {
+		w.networks(networks(port, []int{7, 7, 9}[round])) // at last 10.2.0.7 leaves its network
+		s = mesh.NewSnapshot(s, config, []*mesh.Fragment{new(w.f)})
+		x = x.Next(s)
+		for address, p := range proxies {
+			views[address] = x.Rebuild(views[address], p)
 		}
 		of := func(host mesh.Hostname) map[string]*Endpoints {
 			out := map[string]*Endpoints{}
 			for address, p := range proxies {
-				out[address] = findPart(t, x.Build(p), func(e *Endpoints) bool { return e.Ref.Host == host })
+				out[address] = findPart(t, views[address], func(e *Endpoints) bool { return e.Ref.Host == host })
 				if fresh := findPart(t, Build(w.snapshot(), p), func(e *Endpoints) bool { return e.Ref.Host == host }); endpointsText(fresh) != endpointsText(out[address]) {
 					t.Errorf("round %d, %s of %s: %s, a new index says %s", round, host, address, endpointsText(out[address]), endpointsText(fresh))
 				}
@@ -177,10 +181,10 @@ func TestNetworksShareNothingOfEachOther(t *testing.T) {
 		if e["10.1.0.7"] != e["10.1.0.8"] {
 			t.Errorf("round %d: two proxies of one network do not share", round)
 		}
-		if e["10.1.0.7"] == e["10.2.0.7"] || e["10.1.0.7"] == e["10.3.0.7"] || e["10.2.0.7"] == e["10.3.0.7"] {
+		if e["10.1.0.7"] == e["10.2.0.7"] || e["10.1.0.7"] == e["10.3.0.7"] || (e["10.2.0.7"] == e["10.3.0.7"]) != (round == 2) {
 			t.Errorf("round %d: proxies of two networks share", round)
 		}
-		if want := fmt.Sprintf("P0 1.1.1.1:%d W1, P0 10.2.0.1:80 W1", port); endpointsText(e["10.2.0.7"]) != want {
+		if want := fmt.Sprintf("P0 1.1.1.1:%d W1, P0 10.2.0.1:80 W1", port); round < 2 && endpointsText(e["10.2.0.7"]) != want {
 			t.Errorf("round %d: got %s, want %s", round, endpointsText(e["10.2.0.7"]), want)
 		}
 		local := of("web.shop")
@@ -202,11 +206,17 @@ func TestGatewayServices(t *testing.T) {
 	endpoint(gw, "1.1.1.1 - - 1")
 	endpoint(gw, "1.1.1.2 - - 1")
 	w.networks(`{"networks":{"n1":{"endpoints":[{"fromCidr":"10.1.0.0/16"}],"gateways":[{"registryServiceName":"gateway.shop","port":15443}]}}}`)
-	x := NewIndex(w.snapshot())
+	config := &mesh.MeshConfig{Spec: w.mc}
+	var s *mesh.Snapshot
+	var x *Index
+	var v *View
 	look := func() string {
+		s = mesh.NewSnapshot(s, config, []*mesh.Fragment{new(w.f)})
+		x = x.Next(s)
 		p := proxyIn("shop", nil)
 		p.Addresses = []string{"10.2.0.1"}
-		return endpointsText(findPart(t, x.Build(p), func(e *Endpoints) bool { return e.Ref.Host == "orders.shop" }))
+		v = x.Rebuild(v, p)
+		return endpointsText(findPart(t, v, func(e *Endpoints) bool { return e.Ref.Host == "orders.shop" }))
 	}
 	if got, want := look(), "P0 1.1.1.1:15443 W1, P0 1.1.1.2:15443 W1"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -216,7 +226,6 @@ func TestGatewayServices(t *testing.T) {
 	sick.Health = mesh.Unhealthy
 	next.Inline = []*mesh.Workload{sick, gw.Inline[1]}
 	w.f.Services = []*mesh.Service{next, svc}
-	x = x.Next(w.snapshot())
 	if got, want := look(), "P0 1.1.1.2:15443 W1"; got != want {
 		t.Errorf("one is unhealthy: got %s, want %s", got, want)
 	}

@@ -39,7 +39,9 @@ import (
 	"istio.io/istio/pilot/test/xdstest"
 	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
+	"istio.io/istio/pkg/config/mesh/meshwatcher"
 	"istio.io/istio/pkg/log"
+	"istio.io/istio/pkg/network"
 	"istio.io/istio/pkg/test"
 	"sigs.k8s.io/yaml"
 )
@@ -102,6 +104,7 @@ type proxy struct {
 	Addresses      []string          `json:"addresses"`
 	Interception   string            `json:"interception"`
 	Locality       string            `json:"locality"`
+	Network        string            `json:"network"`
 }
 
 // recording is what istiod sends to one proxy.
@@ -120,6 +123,9 @@ func recordMesh(in, out string) error {
 	digest := sha256.New()
 	read := func(name string) (string, error) {
 		content, err := os.ReadFile(filepath.Join(in, name))
+		if errors.Is(err, os.ErrNotExist) && name == "networks.yaml" {
+			return "", nil // most meshes have none
+		}
 		if errors.Is(err, os.ErrNotExist) && name == "meshconfig.yaml" {
 			err = nil
 		}
@@ -129,7 +135,8 @@ func recordMesh(in, out string) error {
 	manifests, err1 := read("mesh.yaml")
 	settings, err2 := read("meshconfig.yaml")
 	list, err3 := read("proxies.yaml")
-	if err := errors.Join(err1, err2, err3); err != nil {
+	networks, err4 := read("networks.yaml")
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
 	var proxies []proxy
@@ -140,9 +147,12 @@ func recordMesh(in, out string) error {
 	if err != nil {
 		return fmt.Errorf("meshconfig.yaml: %w", err)
 	}
+	of := input{mc: mc}
+	if of.networks, err = mesh.ParseMeshNetworks(networks); err != nil {
+		return fmt.Errorf("networks.yaml: %w", err)
+	}
 	new(core.ConfigGeneratorImpl).MeshConfigChanged(mc) // it keeps the access log of the mesh before
-	configs, err := objects(manifests)
-	if err != nil {
+	if of.configs, err = objects(manifests); err != nil {
 		return fmt.Errorf("mesh.yaml: %w", err)
 	}
 	target := filepath.Join(out, "istiod")
@@ -160,7 +170,7 @@ func recordMesh(in, out string) error {
 		var content []byte
 		for try := range tries {
 			r := &recording{Istiod: version, Input: hex.EncodeToString(digest.Sum(nil))}
-			if err := r.ask(configs, mc, p); err != nil {
+			if err := r.ask(of, p); err != nil {
 				return fmt.Errorf("proxy %s: %w", p.Name, err)
 			}
 			again, err := json.MarshalIndent(r, "", "") // a line for each value, so that diffs are short
@@ -222,19 +232,44 @@ func objects(manifests string) ([]config.Config, error) {
 	return configs, nil
 }
 
+// input is a mesh.
+type input struct {
+	configs  []config.Config
+	mc       *meshconfig.MeshConfig
+	networks *meshconfig.MeshNetworks
+}
+
+// networksWatcher remembers who wants to know of changes.
+type networksWatcher struct {
+	mesh.NetworksWatcher
+
+	handlers []func()
+}
+
+// AddNetworksHandler implements mesh.NetworksWatcher.
+func (w *networksWatcher) AddNetworksHandler(h func()) *mesh.WatcherHandlerRegistration {
+	w.handlers = append(w.handlers, h)
+	return w.NetworksWatcher.AddNetworksHandler(h)
+}
+
 // ask starts istiod's generator for one proxy.
-func (r *recording) ask(configs []config.Config, mc *meshconfig.MeshConfig, p proxy) error {
+func (r *recording) ask(in input, p proxy) error {
 	return test.Wrap(func(t test.Failer) {
+		networks := &networksWatcher{NetworksWatcher: meshwatcher.NewFixedNetworksWatcher(in.networks)}
 		g := core.NewConfigGenTest(t, core.TestOptions{
-			Configs: slices.Clone(configs), MeshConfig: proto.Clone(mc).(*meshconfig.MeshConfig), ClusterID: "Kubernetes",
+			Configs: slices.Clone(in.configs), MeshConfig: proto.Clone(in.mc).(*meshconfig.MeshConfig), ClusterID: "Kubernetes",
+			NetworksWatcher: networks,
 		})
+		for _, reload := range networks.handlers { // the first time, istiod leaves the gateways for DNS names out
+			reload()
+		}
 		locality, labels := p.place()
 		node := g.SetupProxy(&model.Proxy{
 			Type: p.Type, ID: p.Name + "." + p.Namespace, ConfigNamespace: p.Namespace, IPAddresses: p.Addresses, Labels: labels,
 			Locality: locality,
 			Metadata: &model.NodeMetadata{
 				IstioVersion: proxyRelease, Namespace: p.Namespace, ServiceAccount: p.ServiceAccount, Labels: p.Labels,
-				ClusterID: "Kubernetes", InterceptionMode: model.TrafficInterceptionMode(p.Interception), InstanceIPs: p.Addresses,
+				ClusterID: "Kubernetes", Network: network.ID(p.Network), InterceptionMode: model.TrafficInterceptionMode(p.Interception), InstanceIPs: p.Addresses,
 			},
 		})
 		push := g.PushContext()
@@ -263,7 +298,7 @@ func (p *proxy) place() (*corev3.Locality, map[string]string) {
 	if inRegion || inZone || inSubzone {
 		locality = &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
 	}
-	return locality, labelutil.AugmentLabels(p.Labels, "Kubernetes", util.LocalityToString(locality), "", "")
+	return locality, labelutil.AugmentLabels(p.Labels, "Kubernetes", util.LocalityToString(locality), "", network.ID(p.Network))
 }
 
 func nameOf(body json.RawMessage) string {
