@@ -83,6 +83,10 @@ const (
 const (
 	CannotCall = "FL0242"
 	HeardLate  = "FL0263"
+	// NoNetworkGateway: a network of a workload has no gateway.
+	NoNetworkGateway = "FL0266"
+	// PlaintextAcross: a workload is left out in other networks, because it takes no mTLS.
+	PlaintextAcross = "FL0267"
 )
 
 // Codes of texts with objects in them, of any source.
