@@ -36,8 +36,8 @@ var update = flag.Bool("update", false, "rewrite the golden sections")
 
 // proxyFile is who the golden file is built for.
 type proxyFile struct {
-	Namespace, ServiceAccount, IP, Interception, Locality, Type string
-	Labels                                                      map[string]string
+	Namespace, ServiceAccount, IP, Interception, Locality, Network, Type string
+	Labels                                                               map[string]string
 }
 
 func (f proxyFile) proxy() view.Proxy {
@@ -49,6 +49,7 @@ func (f proxyFile) proxy() view.Proxy {
 		Labels:         f.Labels,
 		Interception:   view.Interception(f.Interception),
 		Locality:       mesh.ParseLocality(f.Locality),
+		Network:        f.Network,
 	}
 	if f.Type == string(view.Router) {
 		p.Type = view.Router
