@@ -41,7 +41,7 @@ func TestCell(t *testing.T) {
 			var out bytes.Buffer
 			err := run(t.Context(), []string{
 				"cell", "-fairlead", binary, "-dir", dir, "-services", "10", "-endpoints", "3", "-proxies", "8",
-				"-routes", "2", "-replacements", "2", "-idle", "1ms", "-envoy", envoy,
+				"-gateways", "3", "-gateway-proxies", "2", "-gateway-routes", "2", "-routes", "2", "-replacements", "2", "-idle", "1ms", "-envoy", envoy,
 			}, &out)
 			if err != nil {
 				log, _ := os.ReadFile(filepath.Join(dir, "server.log"))
@@ -53,6 +53,9 @@ func TestCell(t *testing.T) {
 			}
 			if r.Totals.Ready != 8 || r.Totals.Faults != 0 || r.Cold.CPU <= 0 || r.Idle.RSS <= 0 || r.Cold.Kinds["CDS"].Messages < 8 {
 				t.Errorf("%+v", r)
+			}
+			if len(r.Gateways) != 2 || r.Gateways[1].Bytes == 0 || r.Sidecars != 0 {
+				t.Errorf("edits of gateways: %+v, %d bytes to others", r.Gateways, r.Sidecars)
 			}
 			if len(r.Routes) != 2 || len(r.Endpoints) != 2 {
 				t.Fatalf("%d routes, %d endpoints", len(r.Routes), len(r.Endpoints))

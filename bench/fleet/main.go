@@ -69,6 +69,8 @@ func meshFlags(f *flag.FlagSet) *meshgen.Spec {
 	f.IntVar(&s.Rules, "rules", meshgen.DefaultRules, "how many of a hundred services have a VirtualService and a DestinationRule")
 	f.BoolVar(&s.OwnSidecars, "own-sidecars", false, "give every proxy a Sidecar of its own")
 	f.BoolVar(&s.Capture, "capture", false, "have all proxies capture packets, and services get their addresses from the control plane")
+	f.IntVar(&s.Gateways, "gateways", 0, "Gateways of the mesh, each with a VirtualService")
+	f.IntVar(&s.GatewayProxies, "gateway-proxies", 0, "gateway proxies beside the fleet, which have all Gateways; the other figures of a cell are of the fleet without them")
 	return s
 }
 
@@ -142,6 +144,7 @@ func cell(ctx context.Context, args []string, out io.Writer) error {
 	f.IntVar(&more.Routes, "routes", 6, "how many VirtualServices are edited, one after the other")
 	f.IntVar(&more.Endpoints, "replacements", 6, "how many endpoints are replaced, one after the other")
 	f.IntVar(&more.Many, "checkouts", 0, "how often a fifth of all services is edited at once")
+	f.IntVar(&more.GatewayRoutes, "gateway-routes", 6, "how many VirtualServices of a Gateway are edited, if there are any")
 	f.DurationVar(&more.Idle, "idle", 15*time.Second, "how long nothing happens before memory is read")
 	f.BoolVar(&more.Profile, "profile", false, "make CPU and heap profiles of the server, in -dir")
 	cfg, clean, err := parse(args)
@@ -150,7 +153,7 @@ func cell(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer clean()
 	cfg.Subject, cfg.Feed, cfg.Sizes, cfg.Idle, cfg.Profile = more.Subject, more.Feed, more.Sizes, more.Idle, more.Profile
-	cfg.Routes, cfg.Endpoints, cfg.Many = more.Routes, more.Endpoints, more.Many
+	cfg.Routes, cfg.Endpoints, cfg.Many, cfg.GatewayRoutes = more.Routes, more.Endpoints, more.Many, more.GatewayRoutes
 	res, err := scenario.RunCell(ctx, cfg)
 	if err != nil {
 		return err

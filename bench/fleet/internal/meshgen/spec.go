@@ -25,6 +25,9 @@ type Spec struct {
 	// Capture has all proxies capture packets, and leaves the addresses of services to the
 	// control plane.
 	Capture bool
+	// Gateways is how many Gateways there are, each with a route, and GatewayProxies how many proxies
+	// have them all. These are no part of the fleet of Proxies.
+	Gateways, GatewayProxies int
 }
 
 // DefaultRules makes a mesh of 1,000 services of which istiod gives a proxy 4.2 MB,
@@ -99,15 +102,24 @@ func virtualIP(service int) string {
 type Proxy struct {
 	Name, Namespace, Account, Address string
 	Labels                            map[string]string
+	// Gateway is a proxy before the mesh, and no sidecar.
+	Gateway bool
 }
 
 // ID is the id of its node.
 func (p Proxy) ID() string {
-	return "sidecar~" + p.Address + "~" + p.Name + "." + p.Namespace + "~" + p.Namespace + ".svc.cluster.local"
+	kind := "sidecar"
+	if p.Gateway {
+		kind = "router"
+	}
+	return kind + "~" + p.Address + "~" + p.Name + "." + p.Namespace + "~" + p.Namespace + ".svc.cluster.local"
 }
 
-// Proxy gives one member of the fleet.
+// Proxy gives one member of the fleet; behind its end, the gateways.
 func (s Spec) Proxy(i int) Proxy {
+	if i >= s.Proxies {
+		return gatewayProxy(i - s.Proxies)
+	}
 	service, endpoint := i%s.clients(), i/s.clients()
 	return Proxy{
 		Name: s.workload(service, endpoint), Namespace: s.Namespace(service), Account: s.Name(service),

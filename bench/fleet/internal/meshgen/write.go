@@ -12,14 +12,21 @@ import (
 // kind, one of its routes where it has some, and one of its hosts.
 func (s Spec) Write(dir string) error {
 	for i := range s.Services {
-		for path, content := range s.files(i) {
-			path = filepath.Join(dir, path)
-			if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-				return fmt.Errorf("writing a mesh: %w", err)
-			}
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				return fmt.Errorf("writing a mesh: %w", err)
-			}
+		if err := writeFiles(dir, s.files(i)); err != nil {
+			return err
+		}
+	}
+	return writeFiles(dir, s.gatewayFiles())
+}
+
+func writeFiles(dir string, files map[string]string) error {
+	for path, content := range files {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			return fmt.Errorf("writing a mesh: %w", err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			return fmt.Errorf("writing a mesh: %w", err)
 		}
 	}
 	return nil

@@ -33,6 +33,8 @@ type CellConfig struct {
 	TLS bool
 	// Routes, Endpoints and Many are how often each change is made.
 	Routes, Endpoints, Many int
+	// GatewayRoutes is how often a route of a Gateway is edited, if there are gateway proxies.
+	GatewayRoutes int
 	// Idle is how long nothing happens before memory is read; 0 means that it is
 	// not.
 	Idle time.Duration
@@ -64,14 +66,18 @@ type Sizes struct{ Cold, Route, Endpoint, Table int }
 
 // Result is what a cell has measured.
 type Result struct {
-	Start     float64       `json:"start"` // seconds until the server was ready
-	Empty     Usage         `json:"empty"` // of the server, with nobody connected
-	Cold      Cost          `json:"cold"`
-	Routes    []Cost        `json:"routes"`
-	Endpoints []Cost        `json:"endpoints"`
-	Many      []Cost        `json:"many"`
-	Idle      Usage         `json:"idle"` // of the server, at the end; zero where it was not waited for
-	Totals    envoys.Totals `json:"totals"`
+	Start     float64 `json:"start"` // seconds until the server was ready
+	Empty     Usage   `json:"empty"` // of the server, with nobody connected
+	Cold      Cost    `json:"cold"`
+	Routes    []Cost  `json:"routes"`
+	Endpoints []Cost  `json:"endpoints"`
+	Many      []Cost  `json:"many"`
+	// Gateways are edits of routes that only gateway proxies have. Each says what they were sent, and
+	// Sidecars what the fleet was sent meanwhile, in bytes.
+	Gateways []Cost        `json:"gateways,omitempty"`
+	Sidecars int64         `json:"sidecars"`
+	Idle     Usage         `json:"idle"` // of the server, at the end; zero where it was not waited for
+	Totals   envoys.Totals `json:"totals"`
 }
 
 // cell is a running one.
@@ -80,6 +86,7 @@ type cell struct {
 	address  string
 	subject  subject
 	fleet    *Fleet
+	gateways *Fleet        // or nil
 	start    time.Duration // until the server was ready
 	revision int
 }
@@ -99,6 +106,14 @@ func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
 	if res.Empty, err = c.subject.proc().usage(); err != nil {
 		return res, err
 	}
+	if c.gateways != nil {
+		if err := c.gateways.Connect(); err != nil {
+			return res, err
+		}
+		if _, err := c.gateways.Ready(cfg.Mesh.GatewayProxies, time.Second); err != nil {
+			return res, err
+		}
+	}
 	if res.Cold, err = c.cold(ctx); err != nil {
 		return res, err
 	}
@@ -110,6 +125,11 @@ func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
 	}
 	if res.Many, err = c.repeat(ctx, Many, cfg.Many); err != nil {
 		return res, err
+	}
+	if c.gateways != nil && cfg.Mesh.Gateways > 0 {
+		if res.Gateways, res.Sidecars, err = c.gatewayRoutes(ctx, cfg.GatewayRoutes); err != nil {
+			return res, err
+		}
 	}
 	if cfg.Idle > 0 {
 		if err := pause(ctx, cfg.Idle); err != nil {
@@ -154,6 +174,14 @@ func (c *cell) beginWith(ctx context.Context, size int) error {
 	c.start = time.Since(began)
 	if c.fleet, err = c.newFleet(ctx, 0, size); err != nil {
 		return err
+	}
+	if n := c.cfg.Mesh.GatewayProxies; n > 0 {
+		if c.cfg.TLS || c.cfg.Subject != Ours {
+			return errors.New("gateway proxies are only measured without TLS, and of our control plane")
+		}
+		if c.gateways, err = c.newFleet(ctx, c.cfg.Mesh.Proxies, n); err != nil {
+			return err
+		}
 	}
 	return pause(ctx, time.Second)
 }
@@ -229,6 +257,9 @@ func (c *cell) dir() string { return filepath.Join(c.cfg.Dir, "mesh") }
 
 func (c *cell) close(ctx context.Context) error {
 	var errs []error
+	if c.gateways != nil {
+		errs = append(errs, c.gateways.Stop(ctx))
+	}
 	if c.fleet != nil {
 		errs = append(errs, c.fleet.Stop(ctx))
 	}

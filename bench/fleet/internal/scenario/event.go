@@ -72,6 +72,31 @@ func (c *cell) repeat(ctx context.Context, kind Kind, n int) ([]Cost, error) {
 	return out, done()
 }
 
+// gatewayRoutes edits routes that only the gateway proxies have. It returns what these edits cost them, and
+// how many bytes all others were sent meanwhile.
+func (c *cell) gatewayRoutes(ctx context.Context, n int) ([]Cost, int64, error) {
+	before, err := c.fleet.Totals()
+	if err != nil {
+		return nil, 0, err
+	}
+	all := *c
+	all.fleet, all.cfg.Mesh.Proxies = c.gateways, c.cfg.Mesh.GatewayProxies
+	out, err := all.repeat(ctx, GatewayRoute, n)
+	c.revision = all.revision
+	if err != nil {
+		return out, 0, err
+	}
+	after, err := c.fleet.Totals()
+	if err != nil {
+		return out, 0, err
+	}
+	var sent int64
+	for k, now := range after.Kinds {
+		sent += now.Minus(before.Kinds[k]).Bytes
+	}
+	return out, sent, nil
+}
+
 // change makes one change and waits until every stream has it.
 func (c *cell) change(ctx context.Context, kind Kind) (Cost, error) {
 	c.revision++

@@ -67,7 +67,7 @@ func (c FleetConfig) decoded(i int) *corev3.Node {
 		"NAMESPACE": p.Namespace, "SERVICE_ACCOUNT": p.Account, "WORKLOAD_NAME": p.Name, "INSTANCE_IPS": p.Address,
 		"LABELS": labels, "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local",
 	}
-	if c.Mesh.Capture {
+	if c.Mesh.Capture && !p.Gateway {
 		fields["INTERCEPTION_MODE"] = "REDIRECT"
 	}
 	metadata, err := structpb.NewStruct(fields)

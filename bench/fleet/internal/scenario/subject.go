@@ -25,6 +25,8 @@ const (
 	Route    Kind = "route"    // a VirtualService is edited
 	Endpoint Kind = "endpoint" // an endpoint is replaced
 	Many     Kind = "many"     // a fifth of all services are edited
+	// GatewayRoute is that a VirtualService of a Gateway is edited, which no sidecar has.
+	GatewayRoute Kind = "gateway-route"
 )
 
 // subject is a server that is measured.
@@ -66,6 +68,8 @@ func (o *ours) change(_ context.Context, kind Kind, revision int) (time.Time, er
 		c, err = o.spec.EditRoute(o.mesh, o.spec.EditedRoute(), revision)
 	case Endpoint:
 		c, err = o.spec.ReplaceEndpoint(o.mesh, o.spec.EditedHosts(), revision)
+	case GatewayRoute:
+		c, err = o.spec.EditGatewayRoute(o.mesh, revision)
 	case Many:
 		c, _, err = o.spec.EditMany(o.mesh, meshgen.Share, revision)
 	}
