@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -271,6 +272,10 @@ func meshSettings(path string) (*mesh.MeshConfig, []manifest.Fault, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the mesh configuration: %w", err)
 	}
+	if blank(content) {
+		fault := files.Blank(mesh.KindMeshConfig, path)
+		return nil, []manifest.Fault{fault}, errors.New(fault.String())
+	}
 	settings, faults := manifest.DecodeMeshConfig(path, content)
 	if settings != nil {
 		return settings, faults, nil
@@ -288,12 +293,19 @@ func meshNetworks(path string) (*mesh.Networks, []manifest.Fault, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the networks of the mesh: %w", err)
 	}
+	if blank(content) {
+		fault := files.Blank(mesh.KindMeshNetworks, path)
+		return nil, []manifest.Fault{fault}, errors.New(fault.String())
+	}
 	networks, faults := manifest.DecodeMeshNetworks(path, content)
 	if networks != nil {
 		return networks, faults, nil
 	}
 	return nil, faults, joinedFaults(faults)
 }
+
+// blank reports whether the server keeps a file of settings or networks out because nothing is in it.
+func blank(content []byte) bool { return len(bytes.TrimSpace(content)) == 0 }
 
 func joinedFaults(faults []manifest.Fault) error {
 	var errs []error

@@ -23,6 +23,7 @@ func TestMeshSettingsAreChecked(t *testing.T) {
 		{"wrong", "connectTimeout: 5\ninboundClusterStatName: a\n", exitInvalid, exitInvalid, []string{
 			"1:17: error [FL0115] MeshConfig connectTimeout: ", "2:25: error [FL0130] MeshConfig inboundClusterStatName: ",
 		}},
+		{"empty", "", exitInvalid, exitInvalid, []string{"1:1: error [FL0302] MeshConfig: the file is empty; "}}, // as the server says
 		{"kept_out", "trustDomian: a\n", exitInvalid, exitInvalid, []string{"1:1: error [FL0110] MeshConfig trustDomian: "}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -59,5 +60,27 @@ func TestMeshSettingsAreChecked(t *testing.T) {
 	}
 	if code, _, errs := cli(t, "validate", "--mesh-config", "/nonexistent"); code != exitFailed || !strings.Contains(errs, "/nonexistent") {
 		t.Errorf("a file that is not there: %d %s", code, errs)
+	}
+}
+
+// TestMeshNetworksAreChecked holds that validate, analyze and render say of a file of networks what the
+// server says when it starts.
+func TestMeshNetworksAreChecked(t *testing.T) {
+	t.Parallel()
+	dir := write(t, "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: web, namespace: shop}\nspec: {address: 10.0.0.1, serviceAccount: web}\n")
+	for text, want := range map[string]string{
+		"{}":                         "",
+		" \n":                        `1:1: error [FL0302] MeshNetworks: the file is empty; write "{}" for no networks`,
+		"meshNetworks: {a: {}}":      `1:15: error [FL0110] MeshNetworks meshNetworks: the networks are below this field`,
+		"networks: {a: {x: 1}}":      `1:16: error [FL0110] MeshNetworks networks.a.x: there is no field "x" here`,
+		"data: {meshNetworks: '{}'}": `1:22: error [FL0110] MeshNetworks data.meshNetworks: the networks are below this field`,
+	} {
+		path := write(t, text)
+		for _, args := range [][]string{{"validate"}, {"analyze", dir}, {"render", "--workload", "shop/web", "--interception", "NONE", "--config-dir", dir}} {
+			code, out, errs := cli(t, append(args, "--mesh-networks", path)...)
+			if said := strings.Contains(out+errs, "] MeshNetworks"); said != (want != "") || !strings.Contains(out+errs, want) || (want == "") != (code == 0) {
+				t.Errorf("%s of %q: %d %.400s%s; want %q", args[0], text, code, out, errs, want)
+			}
+		}
 	}
 }

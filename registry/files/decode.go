@@ -52,7 +52,7 @@ const (
 // decode decodes a text, with the limits of its root.
 func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded {
 	if r.isFile() && b.Blank() {
-		return blank(r.key(), path)
+		return lastgood.Decoded{Unparsable: true, Faults: []manifest.Fault{Blank(r.kind, path)}}
 	}
 	switch r.kind {
 	case mesh.KindMeshConfig:
@@ -68,16 +68,16 @@ func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded
 	return c.Decoder.Decode(opts, path, b.Content)
 }
 
-// blank is an empty file of settings or networks. In Istio it means all defaults, or no network; here it
-// is a fault, because a failed write leaves an empty file.
-func blank(key mesh.Key, path string) lastgood.Decoded {
+// Blank is what an empty file of settings or networks has. In Istio it means all defaults, or no network;
+// here it is a fault, because a failed write leaves an empty file.
+func Blank(kind mesh.Kind, path string) manifest.Fault {
 	message := `the file is empty; write "{}" for all defaults`
-	if key.Kind == mesh.KindMeshNetworks {
+	if kind == mesh.KindMeshNetworks {
 		message = `the file is empty; write "{}" for no networks`
 	}
-	return lastgood.Decoded{Unparsable: true, Faults: []manifest.Fault{{
-		Origin: &mesh.Origin{Path: path, Line: 1, Column: 1}, Key: key, Code: CodeUnread, Severity: manifest.Error, Message: message,
-	}}}
+	return manifest.Fault{
+		Origin: &mesh.Origin{Path: path, Line: 1, Column: 1}, Key: mesh.Key{Kind: kind}, Code: CodeUnread, Severity: manifest.Error, Message: message,
+	}
 }
 
 // decodeMeshNetworks decodes the networks as a file of one object.

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"strings"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
@@ -22,6 +23,9 @@ func DecodeMeshNetworks(path string, content []byte) (*mesh.Networks, []Fault) {
 	root := oneDocument(content, r, "the networks")
 	spec := &meshconfig.MeshNetworks{}
 	if !HasErrors(r.faults) {
+		wrapped(root, r)
+	}
+	if !HasErrors(r.faults) {
 		f := filler{report: r.add}
 		f.message(spec.ProtoReflect(), root)
 	}
@@ -40,4 +44,19 @@ func DecodeMeshNetworks(path string, content []byte) (*mesh.Networks, []Fault) {
 	m := &mesh.Networks{Meta: mesh.Meta{Key: r.key, Origin: r.origin(root.Pos)}, Spec: spec}
 	m.Hash = hashOf(&m.Meta, spec)
 	return m, r.finish()
+}
+
+// wrapped reports networks that are still in what Istio keeps them in: its ConfigMap, or values of its Helm
+// charts and its operator.
+func wrapped(root *tree.Node, r *reporter) {
+	for _, path := range []string{"meshNetworks", "data.meshNetworks", "global.meshNetworks", "spec.values.global.meshNetworks"} {
+		n := root
+		for key := range strings.SplitSeq(path, ".") {
+			n = n.Get(key)
+		}
+		if n != nil {
+			r.add(CodeUnknownField, n.Pos, path, "the networks are below this field, as in a file for Kubernetes; write them alone into the file, which begins with \"networks:\"")
+			return
+		}
+	}
 }

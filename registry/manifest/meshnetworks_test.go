@@ -46,10 +46,13 @@ func TestMeshNetworksFaults(t *testing.T) {
 	ends := func(list string) string { return "networks: {a: {endpoints: [" + list + "]}}" }
 	gws := func(list string) string { return "networks: {a: {gateways: [" + list + "]}}" }
 	for text, want := range map[string]string{
-		"netwroks: {}":                         `networks.yaml:1:1: error [FL0110] MeshNetworks netwroks: there is no field "netwroks" here; did you mean "networks"?`,
-		"networks: {a: null}":                  `networks.yaml:1:15: error [FL0111] MeshNetworks networks.a: must be an object, not null`,
-		"[]":                                   `networks.yaml:1:1: error [FL0111] MeshNetworks: the networks must be an object, not list`,
-		"{}\n---\n{}":                          `networks.yaml:3:1: error [FL0105] MeshNetworks: the networks must be one document`,
+		"netwroks: {}":                 `networks.yaml:1:1: error [FL0110] MeshNetworks netwroks: there is no field "netwroks" here; did you mean "networks"?`,
+		"networks: {a: null}":          `networks.yaml:1:15: error [FL0111] MeshNetworks networks.a: must be an object, not null`,
+		"[]":                           `networks.yaml:1:1: error [FL0111] MeshNetworks: the networks must be an object, not list`,
+		"{}\n---\n{}":                  `networks.yaml:3:1: error [FL0105] MeshNetworks: the networks must be one document`,
+		"meshNetworks: {networks: {}}": `networks.yaml:1:15: error [FL0110] MeshNetworks meshNetworks: the networks are below this field, as in a file for Kubernetes; write them alone into the file, which begins with "networks:"`,
+		"kind: ConfigMap\ndata: {meshNetworks: 'networks: {}'}": `networks.yaml:2:22: error [FL0110] MeshNetworks data.meshNetworks: the networks are below this field, as in a file for Kubernetes; ` +
+			`write them alone into the file, which begins with "networks:"`,
 		`networks: {"": {}}`:                   `networks.yaml:1:16: error [FL0120] MeshNetworks networks[""]: the name of the network is empty`,
 		ends("{}"):                             `networks.yaml:1:28: error [FL0120] MeshNetworks networks.a.endpoints[0]: the entry says nothing; write fromCidr or fromRegistry`,
 		ends("{fromCidr: 10.0.0.0/33}"):        `networks.yaml:1:39: error [FL0120] MeshNetworks networks.a.endpoints[0].fromCidr: "10.0.0.0/33" is not a CIDR block; write an address, a slash and the number of fixed bits, as in "10.0.0.0/8"`,
