@@ -125,7 +125,7 @@ func (in serviceInput) build(mc *meshContext) *serviceParts {
 		if port.Protocol == mesh.UDP || in.svc.Resolution == mesh.ResolutionDynamicDNS {
 			continue
 		}
-		c := clusterInput{serviceInput: &in, port: port, members: in.workloads.membersAt(port)}
+		c := clusterInput{serviceInput: &in, port: port, members: in.membersAt(port)}
 		mc.appendClusters(out, c)
 		if in.passes {
 			c.passes = true
@@ -174,10 +174,10 @@ type member struct {
 	ns   string
 }
 
-// membersAt are the workloads that serve a port.
-func (b *serviceWorkloads) membersAt(port mesh.Port) []member {
+// membersAt are the workloads that serve a port, one for each address of a network.
+func (in *serviceInput) membersAt(port mesh.Port) []member {
 	var out []member
-	for ; b != nil && b.service != nil; b = b.next {
+	for b := &in.workloads; b != nil && b.service != nil; b = b.next {
 		p, ok := b.service.Port(port.Number)
 		if !ok {
 			continue
@@ -186,10 +186,14 @@ func (b *serviceWorkloads) membersAt(port mesh.Port) []member {
 			out = append(out, member{Workload: w, port: w.PortFor(p), ns: b.service.Namespace})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b member) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.port, b.port))
-	})
-	return slices.CompactFunc(out, func(a, b member) bool { return a.Address != "" && a.Address == b.Address && a.port == b.port })
+	compare := func(a, b member) int {
+		if order := cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.port, b.port)); order != 0 || in.networks == nil {
+			return order
+		}
+		return cmp.Compare(in.networks.of(a.Workload), in.networks.of(b.Workload)) // private networks may have the same addresses
+	}
+	slices.SortStableFunc(out, compare)
+	return slices.CompactFunc(out, func(a, b member) bool { return a.Address != "" && compare(a, b) == 0 })
 }
 
 // clusterInput is what one cluster of a service is made from.
@@ -250,8 +254,14 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 		if len(from) == 0 {
 			return
 		}
-		if len(localities) == 0 && c.Discovery == DiscoverLogicalDNS { // distribute leaves no endpoint, and Envoy wants one
-			c.Discovery = DiscoverStatic
+		if c.Discovery == DiscoverLogicalDNS { // of which Envoy wants one endpoint
+			switch countEndpoints(localities) {
+			case 0: // distribute leaves none
+				c.Discovery = DiscoverStatic
+			case 1:
+			default: // several gateways of a network are in place of it
+				c.Discovery = DiscoverStrictDNS
+			}
 		}
 		c.Localities = localities
 		origins = append(origins, from...)
@@ -265,6 +275,14 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	}
 	c.origins = originsOf(origins...)
 	to.clusters = append(to.clusters, mc.clusters.intern(c))
+}
+
+func countEndpoints(list []LocalityEndpoints) int {
+	n := 0
+	for i := range list {
+		n += len(list[i].Endpoints)
+	}
+	return n
 }
 
 func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery {

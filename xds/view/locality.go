@@ -303,6 +303,7 @@ func (mc *meshContext) byLocality(in clusterInput, b balancing, members []member
 func (mc *meshContext) endpointsByGroup(in clusterInput, b balancing, members []member, takes func(member) bool) map[group][]Endpoint {
 	lists := map[group][]Endpoint{}
 	remote := gatewayEndpoints{}
+	scale := scaleWeights(members, takes, in.networks.scale())
 	for _, m := range members {
 		if !takes(m) {
 			continue
@@ -310,7 +311,7 @@ func (mc *meshContext) endpointsByGroup(in clusterInput, b balancing, members []
 		e := Endpoint{
 			Address:   m.Address,
 			Port:      m.port,
-			Weight:    max(m.Weight, 1),
+			Weight:    scale.of(m.Weight),
 			Unhealthy: m.Health == mesh.Unhealthy,
 			MTLS:      mc.endpointMTLS(in, m),
 			Workload:  mc.reportedName(m.Workload),
@@ -322,11 +323,11 @@ func (mc *meshContext) endpointsByGroup(in clusterInput, b balancing, members []
 			lists[g] = append(lists[g], e)
 		case !direct && len(gateways) > 0 && e.MTLS && takesMTLS(m): // the gateway finds the endpoint by the server name of mTLS
 			g := group{m.Locality, b.rank(in.location, gatewayLabels(in.networks.of(m.Workload)))}
-			remote.add(g, gateways, uint64(e.Weight)*uint64(in.networks.Scale), e.Unhealthy)
+			remote.add(g, gateways, uint64(e.Weight)*scale.factor, e.Unhealthy)
 		}
 	}
 	if in.networks != nil { // all endpoints, as in Istio, so that health behind a gateway changes no other weight
-		scaleWeights(lists, in.networks.Scale)
+		scale.multiply(lists)
 	}
 	if len(remote) > 0 {
 		remote.addTo(lists)

@@ -29,10 +29,11 @@ func (x *Index) Unreached() (out []UnreachedWorkload) {
 	noGateway, seen := map[string]bool{}, map[*mesh.Workload]bool{}
 	for _, svc := range x.services {
 		in := clusterInput{serviceInput: &serviceInput{svc: svc, authn: x.authn.in(svc.Namespace), workloads: x.workloadsOf(svc)}}
+		in.networks = x.networksFor(&in.workloads)
 		for _, port := range svc.Ports {
 			in.port = port
-			for _, m := range in.workloads.membersAt(port) {
-				u := UnreachedWorkload{Workload: m.Workload, Owner: &m.Meta, Network: x.networks.of(m.Workload)}
+			for _, m := range in.membersAt(port) {
+				u := UnreachedWorkload{Workload: m.Workload, Owner: &m.Meta, Network: in.networks.of(m.Workload)}
 				if m.Name == "" {
 					u.Owner = &svc.Meta
 				}

@@ -172,6 +172,14 @@ func scaleOf(gateways map[string][]networkGateway) uint32 {
 	return uint32(scale)
 }
 
+// scale is what weights are to be multiplied with.
+func (t *networkTable) scale() uint32 {
+	if t == nil {
+		return 1
+	}
+	return t.Scale
+}
+
 // of is the network of a workload; "" if that is not known.
 func (t *networkTable) of(w *mesh.Workload) string {
 	if named := cmp.Or(w.Network, w.Labels[labelNetwork]); named != "" || t == nil {
@@ -243,9 +251,17 @@ func (t *networkTable) familyOf(p *Proxy) networkFamily {
 	return anyFamily
 }
 
-// networksFor is the table, if a workload of the service is in a network.
+// networksFor is the table, if a workload of the service is in a network. Endpoints outside the mesh
+// take no mTLS, so no gateway leads to them: those are in no network that is not written at them.
 func (x *Index) networksFor(b *serviceWorkloads) *networkTable {
-	if x.networks != nil && x.networks.some(b, func(network string) bool { return network != "" }) {
+	if x.networks == nil {
+		return nil
+	}
+	known := x.networks
+	if b.service != nil && b.service.External {
+		known = nil
+	}
+	if known.some(b, func(network string) bool { return network != "" }) {
 		return x.networks
 	}
 	return nil
@@ -333,11 +349,33 @@ func gatewayLabels(network string) func(label string) string {
 	}
 }
 
-// scaleWeights multiplies the weights of endpoints that are reached directly.
-func scaleWeights(lists map[group][]Endpoint, scale uint32) {
+// weightScale is by what weights of endpoints are divided, so that Envoy accepts their sum, and multiplied,
+// so that they can be divided among gateways.
+type weightScale struct{ divisor, factor uint64 }
+
+// scaleWeights finds the scale for some endpoints and a wanted factor.
+func scaleWeights(members []member, takes func(member) bool, factor uint32) weightScale {
+	sum, n := uint64(0), uint64(0)
+	for _, m := range members {
+		if takes(m) {
+			sum, n = sum+uint64(max(m.Weight, 1)), n+1
+		}
+	}
+	limit := math.MaxUint32 - min(n*(maxGateways+1), math.MaxUint32/2) // no weight is rounded to 0
+	divisor := sum/limit + 1
+	return weightScale{divisor, max(min(uint64(factor), limit/(sum/divisor+1)), 1)}
+}
+
+// of is the weight of an endpoint, before it is multiplied.
+func (s weightScale) of(weight uint32) uint32 {
+	return uint32(max(uint64(max(weight, 1))/s.divisor, 1))
+}
+
+// multiply multiplies the weights of endpoints that are reached directly.
+func (s weightScale) multiply(lists map[group][]Endpoint) {
 	for _, list := range lists {
 		for i := range list {
-			list[i].Weight = uint32(min(uint64(list[i].Weight)*uint64(scale), math.MaxUint32))
+			list[i].Weight = uint32(uint64(list[i].Weight) * s.factor)
 		}
 	}
 }

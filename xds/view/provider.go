@@ -67,7 +67,7 @@ func (pc *proxyContext) providersOf(policies []AuthorizationPolicy) (providers [
 func (pc *proxyContext) providerParts(svc *mesh.Service, port mesh.Port, ref ClusterRef) *serviceParts {
 	in := pc.inputOf(svc, pc.rules.lookup(pc.namespace(), pc.proxy.Labels, svc.Hostname, svc.Namespace))
 	out := &serviceParts{}
-	pc.appendCluster(out, clusterInput{serviceInput: &in, port: port, members: in.workloads.membersAt(port), ref: ref})
+	pc.appendCluster(out, clusterInput{serviceInput: &in, port: port, members: in.membersAt(port), ref: ref})
 	return out
 }
 
