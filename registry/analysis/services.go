@@ -39,7 +39,7 @@ func (w *meshIndex) unasked(namespace string, selector map[string]string) string
 	return w.nearLabels(namespace, selector)
 }
 
-// unusedWorkloads warns of a workload that no service selects.
+// unusedWorkloads warns of a workload that no service and no Gateway selects.
 func unusedWorkloads(w *meshIndex, r *report) {
 	if w.in.OtherSources {
 		return
@@ -56,6 +56,14 @@ func unusedWorkloads(w *meshIndex, r *report) {
 	for namespace, selector := range w.catalogSelectors {
 		for _, x := range w.behind(namespace, selector) {
 			used[x.object] = true
+		}
+	}
+	for _, spec := range specs[*networking.Gateway](w) {
+		if len(spec.GetSelector()) == 0 {
+			continue
+		}
+		for _, x := range w.workloads.selected("", spec.GetSelector()) {
+			used[x.object] = true // a gateway gets what its Gateways say
 		}
 	}
 	for o := range specs[*networking.WorkloadEntry](w) {
