@@ -42,7 +42,7 @@ func (x *Index) Unreached() (out []UnreachedWorkload) {
 				case len(gateways) == 0 && !noGateway[u.Network]:
 					noGateway[u.Network] = true
 					out = append(out, u)
-				case len(gateways) > 0 && !svc.External && port.Protocol != mesh.UDP && !(takesMTLS(m) && x.endpointMTLS(in, m)):
+				case len(gateways) > 0 && !svc.External && port.Protocol != mesh.UDP && (!takesMTLS(m) || !x.endpointMTLS(in, m)):
 					seen[m.Workload], u.Service = true, svc
 					out = append(out, u)
 				}
