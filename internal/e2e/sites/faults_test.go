@@ -69,7 +69,7 @@ func TestUnhealthyBehindGateway(t *testing.T) {
 	s.a.awaitAny(ledger, "orders-b1", "orders-b2")
 	load := s.a.ask.StartLoad(t, ledger, rate)
 	envoytest.Eventually(t, envoytest.Patience, func() error {
-		n, err := s.b.connections("orders-b1")
+		n, err := s.b.connections("orders-b1", openNow)
 		if err == nil && n == 0 {
 			err = errors.New("site b's gateway has no connection to the host that is to fail")
 		}
@@ -80,7 +80,7 @@ func TestUnhealthyBehindGateway(t *testing.T) {
 	s.b.awaitHealth("unhealthy", "orders-b1")
 	known := since(killed)
 	envoytest.Eventually(t, envoytest.Patience, func() error {
-		n, err := s.b.connections("orders-b1")
+		n, err := s.b.connections("orders-b1", openNow)
 		if err == nil && n > 0 {
 			err = fmt.Errorf("site b's gateway has %d connections to the host that is unhealthy", n)
 		}
@@ -115,7 +115,23 @@ func TestHostOfOtherSiteWithoutPower(t *testing.T) {
 	cut := time.Now()
 	s.b.awaitHealth("silent", "orders-b1")
 	known := since(cut)
-	load.Wait(t, 6*rate) // the timeout of requests is over
+	// The load has new connections all the time: the gateway passes none of them to the host.
+	quiet := func() (toDead, toOther int) {
+		toDead, err1 := s.b.connections("orders-b1", sinceEver)
+		toOther, err2 := s.b.connections("orders-b2", sinceEver)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		return toDead, toOther
+	}
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		dead, other := quiet()
+		load.Wait(t, 4*rate)
+		if deadNow, otherNow := quiet(); deadNow > dead || otherNow == other {
+			return fmt.Errorf("the gateway has begun %d connections to the host that is gone, and %d to the other one", deadNow-dead, otherNow-other)
+		}
+		return nil
+	})
 	r := load.Now()
 	s.a.awaitOnly(ledger, "orders-b2")
 	s.b.Replug(s.b.hosts["orders-b1"].Host)

@@ -300,13 +300,19 @@ func (s *site) awaitAny(address string, hosts ...string) {
 	})
 }
 
-// connections are those that the site's gateway has to a host of ledger.
-func (s *site) connections(label string) (n int, err error) {
+// Counts of Envoy about the connections to an endpoint.
+const (
+	openNow   = "cx_active"
+	sinceEver = "cx_total"
+)
+
+// connections are those that the site's gateway has to a host of ledger, or has begun.
+func (s *site) connections(label, count string) (n int, err error) {
 	out, err := s.EnvoyAdmin("edge-"+s.name, "/clusters")
 	if err != nil {
 		return 0, err
 	}
-	of := "outbound_.9080_._.ledger.shop.internal::" + s.hosts[label].IP4() + ":9080::cx_active::"
+	of := "outbound_.9080_._.ledger.shop.internal::" + s.hosts[label].IP4() + ":9080::" + count + "::"
 	if _, err := fmt.Sscanf(grep(out, of), of+"%d", &n); err != nil {
 		return 0, fmt.Errorf("the gateway of site %s has no such cluster or endpoint: %w", s.name, err)
 	}

@@ -62,10 +62,10 @@ func TestIdentitiesAcrossSites(t *testing.T) {
 			})
 			s.start()
 			s.a.awaitAny(ledger, "orders-b1", "orders-b2")
-			one, err1 := s.b.connections("orders-b1")
-			two, err2 := s.b.connections("orders-b2")
+			one, err1 := s.b.connections("orders-b1", sinceEver)
+			two, err2 := s.b.connections("orders-b2", sinceEver)
 			if one+two == 0 || err1 != nil || err2 != nil {
-				t.Errorf("the gateway of site b has no connections from site a: %v, %v", err1, err2)
+				t.Errorf("the gateway of site b has passed nothing from site a: %v, %v", err1, err2)
 			}
 			s.each(func(l *site) { l.Edit("services.yaml", "sa/web]", denied) })
 			for _, l := range []*site{s.a, s.b} { // site b's own client shows that it is the policy
