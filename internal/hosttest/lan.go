@@ -45,10 +45,15 @@ const serverNumber = 1
 // New makes a switch and the control plane's host.
 func New(tb testing.TB) *LAN {
 	tb.Helper()
+	return NewNumbered(tb, 100+int(nets.Add(1)))
+}
+
+// NewNumbered is New with the number of the network, for networks that have the same addresses.
+func NewNumbered(tb testing.TB, net int) *LAN {
+	tb.Helper()
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		envoytest.Missing(tb, "setpriv is not installed: apt-get install util-linux")
 	}
-	net := 100 + int(nets.Add(1))
 	l := &LAN{Switch: nethost.NewSwitch(tb, net), tb: tb}
 	l.Mesh = meshtest.New(tb, "", nil)
 	for _, dir := range []string{filepath.Dir(l.Dir), l.Dir, filepath.Dir(l.RunDir("server"))} {

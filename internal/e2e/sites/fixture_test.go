@@ -72,7 +72,21 @@ type sites struct {
 func newSites(t *testing.T) *sites {
 	t.Helper()
 	t.Parallel()
-	s := &sites{t: t, a: newSite(t, "a"), b: newSite(t, "b"), link: 200 + int(links.Add(1))}
+	return link(t, newSite(t, "a", hosttest.New(t)), newSite(t, "b", hosttest.New(t)))
+}
+
+// newAlike makes the hosts of two sites that have the same addresses.
+func newAlike(t *testing.T) *sites {
+	t.Helper()
+	t.Parallel()
+	const net = 100
+	return link(t, newSite(t, "a", hosttest.NewNumbered(t, net)), newSite(t, "b", hosttest.NewNumbered(t, net)))
+}
+
+// link has the gateways of two sites reach each other.
+func link(t *testing.T, a, b *site) *sites {
+	t.Helper()
+	s := &sites{t: t, a: a, b: b, link: 200 + int(links.Add(1))}
 	nethost.Link(s.a.hosts["edge-a"].Host, s.b.hosts["edge-b"].Host, s.link)
 	s.a.outer, s.b.outer = fmt.Sprintf("10.%d.0.1", s.link), fmt.Sprintf("10.%d.0.2", s.link)
 	s.a.router(fmt.Sprintf("v%da", s.link), s.a.outer)
@@ -80,9 +94,9 @@ func newSites(t *testing.T) *sites {
 	return s
 }
 
-func newSite(t *testing.T, name string) *site {
+func newSite(t *testing.T, name string, lan *hosttest.LAN) *site {
 	t.Helper()
-	s := &site{t: t, LAN: hosttest.New(t), name: name, hosts: map[string]*hosttest.Host{}, apps: map[string]*meshtest.Process{}}
+	s := &site{t: t, LAN: lan, name: name, hosts: map[string]*hosttest.Host{}, apps: map[string]*meshtest.Process{}}
 	for label, number := range map[string]int{"edge-": edgeNumber, "web-": webNumber} {
 		s.hosts[label+name] = s.Host(label+name, number)
 	}
@@ -216,12 +230,12 @@ func (s *sites) copyAuthority() {
 // startHosts starts what runs on the hosts of a site.
 func (s *site) startHosts() {
 	s.t.Helper()
-	for label, h := range s.hosts {
+	for label := range s.hosts {
 		switch {
 		case strings.HasPrefix(label, "edge-"):
-			h.StartAgent("istio-system/eastwest", h.IP4())
+			s.startAgent(label, "istio-system/eastwest")
 		case strings.HasPrefix(label, "web-"):
-			h.StartAgent("shop/web", h.IP4(), "--http-proxy-port", "15080")
+			s.startAgent(label, "shop/web", "--http-proxy-port", "15080")
 		default:
 			s.startApp(label)
 			s.startOrders(label)
@@ -244,8 +258,13 @@ const probePeriod = "1s"
 
 func (s *site) startOrders(label string) {
 	s.t.Helper()
+	s.startAgent(label, "shop/orders", "--probe-http", "127.0.0.1:8080/healthz", "--probe-period", probePeriod)
+}
+
+func (s *site) startAgent(label, workload string, args ...string) {
+	s.t.Helper()
 	h := s.hosts[label]
-	h.StartAgent("shop/orders", h.IP4(), "--probe-http", "127.0.0.1:8080/healthz", "--probe-period", probePeriod)
+	h.StartAgent(workload, h.IP4(), append([]string{"--network", "site-" + s.name}, args...)...)
 }
 
 // awaitHealth waits until the site's server says so of hosts.

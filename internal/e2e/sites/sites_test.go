@@ -122,27 +122,28 @@ func TestEachServerHasItsOwnHosts(t *testing.T) {
 }
 
 // TestSharesOfSites shows that where the locality makes no difference, each site gets requests by the
-// number of its endpoints.
+// number of its endpoints, also if the hosts of both sites have the same addresses.
 func TestSharesOfSites(t *testing.T) {
-	const n, tolerance = 600, 0.1
-	s := newSites(t)
-	s.start()
-	s.each(func(l *site) { // two in three endpoints are in site b
-		l.Edit("site-a.yaml", ".11\n  labels: {app: orders", ".11\n  labels: {stock: \"yes\", app: orders")
-		l.Edit("site-b.yaml", "labels: {app: orders", "labels: {stock: \"yes\", app: orders")
-		l.Write("stock.yaml", stock)
-	})
-	for _, c := range []struct {
-		from *site
-		want float64
-	}{{s.a, 2. / 3}, {s.b, 2. / 3}} {
-		c.from.awaitAny(stockURL, "orders-a1", "orders-b1", "orders-b2")
-		got := c.from.tally(stockURL, n)
-		share := float64(got["orders-b1"]+got["orders-b2"]) / n
-		t.Logf("from site %s: %v, share of site b %.3f, want %.3f", c.from.name, got, share, c.want)
-		if share < c.want-tolerance || share > c.want+tolerance {
-			t.Errorf("from site %s: site b has a share of %.3f, want %.3f: %v", c.from.name, share, c.want, got)
-		}
+	const n, tolerance, want = 600, 0.1, 2. / 3
+	for name, hosts := range map[string]func(*testing.T) *sites{"addresses_of_their_own": newSites, "the_same_addresses": newAlike} {
+		t.Run(name, func(t *testing.T) {
+			s := hosts(t)
+			s.start()
+			s.each(func(l *site) { // two in three endpoints are in site b
+				l.Edit("site-a.yaml", ".11\n  labels: {app: orders", ".11\n  labels: {stock: \"yes\", app: orders")
+				l.Edit("site-b.yaml", "labels: {app: orders", "labels: {stock: \"yes\", app: orders")
+				l.Write("stock.yaml", stock)
+			})
+			s.each(func(l *site) {
+				l.awaitAny(stockURL, "orders-a1", "orders-b1", "orders-b2")
+				got := l.tally(stockURL, n)
+				share := float64(got["orders-b1"]+got["orders-b2"]) / n
+				t.Logf("from site %s: %v, share of site b %.3f, want %.3f", l.name, got, share, want)
+				if share < want-tolerance || share > want+tolerance {
+					t.Errorf("from site %s: site b has a share of %.3f, want %.3f: %v", l.name, share, want, got)
+				}
+			})
+		})
 	}
 }
 
