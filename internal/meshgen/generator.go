@@ -82,7 +82,12 @@ const (
 
 // New makes a mesh of some objects. Generators of consecutive seeds start with other
 // fields: together they set and change all.
-func New(seed uint64, coverage *Coverage) *Generator {
+func New(seed uint64, coverage *Coverage) *Generator { return newGenerator(seed, coverage, false) }
+
+// NewEdge makes a mesh of which most routes are for Gateways that there are.
+func NewEdge(seed uint64, coverage *Coverage) *Generator { return newGenerator(seed, coverage, true) }
+
+func newGenerator(seed uint64, coverage *Coverage, edge bool) *Generator {
 	base := initial()
 	g := &Generator{
 		Coverage: coverage, rng: rand.New(rand.NewPCG(seed, 17)),
@@ -95,11 +100,14 @@ func New(seed uint64, coverage *Coverage) *Generator {
 			{name: "agents"},
 		},
 	}
+	g.values.edge = edge
 	for _, s := range g.sources {
 		s.fragment = &mesh.Fragment{Source: s.name}
 	}
 	for _, k := range g.kinds {
-		g.populate(k)
+		if g.populate(k); edge {
+			g.nameObjects()
+		}
 	}
 	for range 6 {
 		g.changeDerived()
@@ -294,14 +302,7 @@ func (g *Generator) workloads() []*mesh.Workload {
 
 // publish makes the fragments. Unchanged ones stay the same pointers.
 func (g *Generator) publish() {
-	g.values.hosts = nil
-	for _, s := range g.sources {
-		for _, o := range s.objects {
-			for _, svc := range o.fragment.Services {
-				g.values.hosts = append(g.values.hosts, string(svc.Hostname))
-			}
-		}
-	}
+	g.nameObjects()
 	for i, s := range g.sources {
 		next := &mesh.Fragment{Source: s.name, Health: s.reports}
 		for _, o := range s.objects {
@@ -312,6 +313,21 @@ func (g *Generator) publish() {
 		}
 		g.Coverage.fragments(s.fragment, next)
 		s.fragment = shared(s.fragment, next)
+	}
+}
+
+// nameObjects notes what there is for others to name.
+func (g *Generator) nameObjects() {
+	g.values.hosts, g.values.gateways = nil, nil
+	for _, s := range g.sources {
+		for _, o := range s.objects {
+			for _, svc := range o.fragment.Services {
+				g.values.hosts = append(g.values.hosts, string(svc.Hostname))
+			}
+			for _, x := range o.fragment.Gateways {
+				g.values.gateways = append(g.values.gateways, x.Namespace+"/"+x.Name)
+			}
+		}
 	}
 }
 

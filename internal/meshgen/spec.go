@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/fairlead/fairlead/registry/manifest/schema"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // writer writes specifications of one kind as JSON values.
@@ -26,8 +27,10 @@ type writer struct {
 // acceptedValues are values that decoding has accepted before, by field name.
 type acceptedValues struct {
 	good map[string][]any
-	// hosts are those that services have.
-	hosts []any
+	// hosts are those that services have, gateways the names of all Gateways.
+	hosts, gateways []any
+	// edge has most routes name Gateways that there are.
+	edge bool
 }
 
 func (k *acceptedValues) copy() *acceptedValues { return &acceptedValues{good: maps.Clone(k.good)} }
@@ -75,6 +78,10 @@ func (w *writer) message(md protoreflect.MessageDescriptor, s *schema.Schema, pa
 		required := s != nil && slices.Contains(s.Required, fd.JSONName())
 		likely := density
 		switch {
+		case w.values.edge && depth == 0 && fd.JSONName() == "gateways":
+			likely = 0.7
+		case w.values.edge && depth == 0 && fd.JSONName() == "selector" && w.kind.Name == mesh.KindGateway:
+			likely = 0.1 // it is for all gateways
 		case nearlyAlways(fd.JSONName()):
 			likely = 0.95
 		case mostly(fd.JSONName()):
@@ -253,6 +260,12 @@ func anys[T any](list []T) []any {
 // known prefers what the field has taken before.
 func (w *writer) known(named protoreflect.FieldDescriptor, _ string, list []any) any {
 	if live := w.values.hosts; len(live) > 0 && strings.HasPrefix(named.JSONName(), "host") && w.chance(0.6) {
+		return pick(w.rng, live)
+	}
+	if w.values.edge && named.JSONName() == "hosts" && w.kind.Name == mesh.KindGateway && w.chance(0.5) {
+		return "*"
+	}
+	if live := w.values.gateways; len(live) > 0 && named.JSONName() == "gateways" && w.values.edge {
 		return pick(w.rng, live)
 	}
 	if good := w.values.good[w.values.name(w.kind, named)]; len(good) > 0 && w.chance(0.4) {
