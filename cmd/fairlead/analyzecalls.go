@@ -14,6 +14,8 @@ const (
 	codeCannotCall = codes.CannotCall
 	// codeHeardLate: clients without mTLS wait for a server that speaks first.
 	codeHeardLate = codes.HeardLate
+	// codeIngressTLS: the tls of an ingress listener has no effect.
+	codeIngressTLS = codes.IngressTLS
 )
 
 // cannotCall finds the workloads whose proxies nothing can call through: it makes the view of
@@ -54,6 +56,22 @@ func heardLate(s *mesh.Snapshot) (findings []finding) {
 		message := fmt.Sprintf("%s:%d: the server probably speaks first, and port %d of its workloads is PERMISSIVE: clients without mTLS hear it only after 1 s where packets are captured, and after 15 s elsewhere. "+
 			"Set the port to STRICT, or to DISABLE, by portLevelMtls of a PeerAuthentication", h.Service.Hostname, h.Port.Number, h.Target)
 		findings = append(findings, findingOf(manifest.Fault{Origin: h.Service.Origin, Key: h.Service.Key, Code: codeHeardLate, Severity: manifest.Warning, Message: message}))
+	}
+	return findings
+}
+
+// idleIngressTLS finds ingress listeners of Sidecars whose tls has no effect.
+func idleIngressTLS(s *mesh.Snapshot) (findings []finding) {
+	var settings view.Settings
+	for _, l := range settings.NewIndex(s).IdleIngressTLS() {
+		port := l.Sidecar.Spec.GetIngress()[l.Listener].GetPort().GetNumber()
+		mode := "PERMISSIVE"
+		if l.Mode == mesh.Strict {
+			mode = "STRICT"
+		}
+		message := fmt.Sprintf("spec.ingress[%d].tls has no effect, as in Istio: port %d of workload %q is %s, so it has mTLS of the mesh. "+
+			"Set the port to DISABLE by portLevelMtls of a PeerAuthentication, or remove tls", l.Listener, port, l.Workload.Name, mode)
+		findings = append(findings, findingOf(manifest.Fault{Origin: l.Sidecar.Origin, Key: l.Sidecar.Key, Code: codeIngressTLS, Severity: manifest.Warning, Message: message}))
 	}
 	return findings
 }

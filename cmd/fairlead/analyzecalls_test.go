@@ -108,6 +108,49 @@ func TestAnalyzeFindsServersThatAreHeardLate(t *testing.T) {
 	}
 }
 
+const endingTLS = `
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: web-1, namespace: shop, labels: {app: web}}
+spec: {address: 10.0.0.2, serviceAccount: web, labels: {app: web}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: web-2, namespace: shop}
+spec: {address: 10.0.0.3, serviceAccount: web, labels: {app: web}}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress:
+  - {port: {number: 8080, name: http, protocol: HTTP}, bind: 0.0.0.0, defaultEndpoint: "127.0.0.1:9000"}
+  - port: {number: 8443, name: https, protocol: HTTPS}
+    bind: 0.0.0.0
+    defaultEndpoint: 127.0.0.1:9000
+    tls: {mode: SIMPLE, serverCertificate: /a.pem, privateKey: /a.key}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: web, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}, mtls: {mode: $mode}, portLevelMtls: {8443: {mode: $at}}}
+`
+
+// TestAnalyzeFindsIngressTLSWithoutEffect: tls of an ingress listener where the port has mTLS of the mesh.
+func TestAnalyzeFindsIngressTLSWithoutEffect(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ mode, at, want string }{
+		{"STRICT", "DISABLE", ""}, {"DISABLE", "UNSET", ""}, {"UNSET", "UNSET", "PERMISSIVE"}, {"STRICT", "UNSET", "STRICT"}, {"DISABLE", "STRICT", "STRICT"}, {"DISABLE", "PERMISSIVE", "PERMISSIVE"},
+	} {
+		code, out, errs := cli(t, "analyze", write(t, strings.NewReplacer("$mode", c.mode, "$at", c.at).Replace(endingTLS)))
+		n := strings.Count(out, "[FL0270] Sidecar shop/web: spec.ingress[1].tls has no effect, as in Istio: port 8443 of workload \"web-1\" is "+c.want+",")
+		if all := strings.Count(out, "FL0270"); all != n || (n == 1) != (c.want != "") || code != 0 {
+			t.Errorf("%+v: exit code %d\n%s%s", c, code, out, errs)
+		}
+	}
+}
+
 // TestValidateWarnsOfPolicies that are valid and do something else than they say.
 func TestValidateWarnsOfPolicies(t *testing.T) {
 	t.Parallel()

@@ -96,6 +96,8 @@ const (
 	CodeServerLeftOut Code = codes.ServerLeftOut
 	// CodeGatewayHosts: a VirtualService has no host in common with a Gateway that it names.
 	CodeGatewayHosts Code = codes.GatewayHosts
+	// CodeCredentialUnused: a DestinationRule names a credential that sidecars do not use.
+	CodeCredentialUnused Code = codes.CredentialUnused
 )
 
 // Severity says how sure it is that something is wrong.
@@ -191,6 +193,7 @@ func analyzers() []analyzer {
 		{CodeNoReportProvider, reportProviders},
 		{CodeAddressTaken, hostAddresses},
 		{CodeServerLeftOut, gateways},
+		{CodeCredentialUnused, unusedCredentials},
 	}, policyAnalyzers()...)
 }
 

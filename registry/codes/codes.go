@@ -70,6 +70,7 @@ const (
 	TakesStrangers      = "FL0262"
 	ServerLeftOut       = "FL0264"
 	GatewayHosts        = "FL0265"
+	CredentialUnused    = "FL0271"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.
@@ -87,6 +88,8 @@ const (
 	NoNetworkGateway = "FL0266"
 	// PlaintextAcross: a workload is left out in other networks, because it takes no mTLS.
 	PlaintextAcross = "FL0267"
+	// IngressTLS: tls of an ingress listener has no effect.
+	IngressTLS = "FL0270"
 )
 
 // Codes of texts with objects in them, of any source.
