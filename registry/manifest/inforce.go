@@ -114,7 +114,6 @@ var inForce = map[mesh.Kind][]string{
 		"targetRefs",
 	},
 	mesh.KindServiceEntry: {
-		"!resolution=DYNAMIC_DNS",
 		"addresses",
 		"endpoints",
 		"exportTo",

@@ -68,7 +68,7 @@ func (o *Object) services(spec *networking.ServiceEntry) []*mesh.Service {
 }
 
 func isDNS(r mesh.Resolution) bool {
-	return r == mesh.ResolutionDNS || r == mesh.ResolutionDNSRoundRobin || r == mesh.ResolutionDynamicDNS
+	return r == mesh.ResolutionDNS || r == mesh.ResolutionDNSRoundRobin
 }
 
 func (o *Object) hostEndpoint(host mesh.Hostname) *mesh.Workload {

@@ -87,6 +87,9 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 			}}}
 		}
 	}
+	if p.Discovery == view.DiscoverDynamic {
+		b.dynamic()
+	}
 	if b.http != nil {
 		if b.http.GetUpstreamProtocolOptions() == nil { // Envoy demands one
 			b.http1()
@@ -115,6 +118,7 @@ func (b *clusterBuilder) discovery() {
 		b.c.DnsJitter = durationpb.New(dnsJitter)                  //nolint:staticcheck // as DnsRefreshRate
 		b.c.DnsRefreshRate = optional(b.p.Defaults.DNSRefreshRate) //nolint:staticcheck // its successor is newer than 1.36
 		b.c.RespectDnsTtl = true                                   //nolint:staticcheck // likewise
+	case view.DiscoverDynamic: // when all else is known
 	case view.DiscoverOriginalDst:
 		set(clusterv3.Cluster_ORIGINAL_DST)
 		b.c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED

@@ -106,7 +106,7 @@ func (b *clusterBuilder) errorCodes(codes []uint32) {
 }
 
 func (b *clusterBuilder) loadBalancer() {
-	if b.p.Discovery == view.DiscoverOriginalDst {
+	if b.p.Discovery == view.DiscoverOriginalDst || b.p.Discovery == view.DiscoverDynamic {
 		return
 	}
 	if b.p.LocalityWeighted {

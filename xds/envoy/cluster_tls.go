@@ -90,6 +90,9 @@ func (b *clusterBuilder) meshSocket(t *view.PeerTLS) *corev3.TransportSocket {
 	if b.isHTTP2() {
 		ctx.CommonTlsContext.AlpnProtocols = []string{"istio", "h2"}
 	}
+	if t.SNI == "" {
+		b.autoSNI()
+	}
 	return socket(tlsSocket, pack(ctx))
 }
 

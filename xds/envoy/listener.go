@@ -179,6 +179,9 @@ func filterChain(c *view.FilterChain, l *view.Listener, x *tcpAuthorizations) *l
 	if c.TLS != nil && c.TLS.MaxAge > 0 {
 		proxy.MaxDownstreamConnectionDuration = durationpb.New(c.TLS.MaxAge)
 	}
+	if c.TCP.LookUp > 0 {
+		out.Filters = append(out.Filters, networkFilter(sniDynamicFilter, lookUpServerName(c.TCP)))
+	}
 	out.Filters = append(out.Filters, networkFilter("envoy.filters.network.tcp_proxy", proxy))
 	return out
 }

@@ -70,8 +70,11 @@ func (pc *proxyContext) inputOf(svc *mesh.Service, r *rule) serviceInput {
 	in := serviceInput{svc: svc, rule: r, authn: pc.authn.in(svc.Namespace), workloads: pc.workloadsOf(svc)}
 	in.networks = pc.networksFor(&in.workloads)
 	in.location = pc.locationFor(&in)
-	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin {
+	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin || svc.Resolution == mesh.ResolutionDynamicDNS {
 		in.upstream.lookup = pc.upstream.lookup
+	}
+	if svc.Resolution == mesh.ResolutionDynamicDNS {
+		in.upstream.gateway = pc.upstream.gateway
 	}
 	if slices.ContainsFunc(svc.Ports, mayBeHTTP) {
 		in.upstream.keepCase = pc.upstream.keepCase
@@ -122,7 +125,14 @@ func (in serviceInput) build(mc *meshContext) *serviceParts {
 		ports = in.ports.Ports
 	}
 	for _, port := range ports {
-		if port.Protocol == mesh.UDP || in.svc.Resolution == mesh.ResolutionDynamicDNS {
+		if port.Protocol == mesh.UDP {
+			continue
+		}
+		if in.svc.Resolution == mesh.ResolutionDynamicDNS { // it has no subsets, as in Istio
+			// Never at a gateway: whoever may send a request there would choose where it goes.
+			if forwardsByName(port) && !in.upstream.gateway {
+				mc.appendCluster(out, clusterInput{serviceInput: &in, port: port})
+			}
 			continue
 		}
 		c := clusterInput{serviceInput: &in, port: port, members: in.membersAt(port)}
@@ -271,7 +281,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 		eds := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
 		eds.origins = originsOf(append(from, in.svc.Origin)...)
 		to.endpoints = append(to.endpoints, mc.endpoints.intern(eds))
-	case DiscoverOriginalDst:
+	case DiscoverOriginalDst, DiscoverDynamic:
 	}
 	c.origins = originsOf(origins...)
 	to.clusters = append(to.clusters, mc.clusters.intern(c))
@@ -286,6 +296,9 @@ func countEndpoints(list []LocalityEndpoints) int {
 }
 
 func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery {
+	if r == mesh.ResolutionDynamicDNS {
+		return DiscoverDynamic
+	}
 	if policy.GetLoadBalancer().GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
 		return DiscoverOriginalDst
 	}
@@ -296,7 +309,7 @@ func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery 
 		return DiscoverStrictDNS
 	case mesh.ResolutionDNSRoundRobin:
 		return DiscoverLogicalDNS
-	case mesh.ResolutionNone, mesh.ResolutionDynamicDNS:
+	case mesh.ResolutionNone:
 		return DiscoverOriginalDst
 	default:
 		return DiscoverEDS
@@ -311,6 +324,10 @@ func (mc *meshContext) peerTLS(in clusterInput, policy *networking.TrafficPolicy
 		TrustDomains: mc.trustDomains,
 		MaxAge:       mc.settings.clientAge(in.port.Protocol),
 	}
+	dynamic := in.svc.Resolution == mesh.ResolutionDynamicDNS
+	if dynamic { // the name of the request
+		t.SNI = ""
+	}
 	if tls := policy.GetTls(); tls != nil {
 		if tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
 			return nil
@@ -322,7 +339,7 @@ func (mc *meshContext) peerTLS(in clusterInput, policy *networking.TrafficPolicy
 		}
 		return t
 	}
-	if in.svc.External || !mc.autoMTLS() || in.authn.mode() == mesh.Disable {
+	if dynamic || in.svc.External || !mc.autoMTLS() || in.authn.mode() == mesh.Disable {
 		return nil
 	}
 	if discoveryOf(in.svc.Resolution, policy) == DiscoverOriginalDst {

@@ -167,7 +167,7 @@ func (o *outboundListenerBuilder) addEgress(e *egressListener) {
 
 // add adds a service's port to the listeners that it needs.
 func (o *outboundListenerBuilder) add(t servicePort) {
-	if t.port.Protocol == mesh.UDP || t.svc.Resolution == mesh.ResolutionDynamicDNS {
+	if t.port.Protocol == mesh.UDP || t.svc.Resolution == mesh.ResolutionDynamicDNS && !forwardsByName(t.port) {
 		return
 	}
 	if at := o.loopbackFor(t); at != "" {

@@ -83,7 +83,7 @@ func (o *outboundListenerBuilder) tlsChains(t servicePort) []*FilterChain {
 	// it on a listener that is elsewhere, as without capture.
 	addresses := o.sc.addressesOf(t.svc.Service)
 	vip, ranges := slices.ContainsFunc(addresses, isIP), len(addresses) > 0
-	if len(t.cidrs) > 0 || !vip && (ranges || t.bind == wildcard) {
+	if len(t.cidrs) > 0 || t.svc.Resolution == mesh.ResolutionDynamicDNS || !vip && (ranges || t.bind == wildcard) {
 		c.Match.ServerNames = []string{string(t.svc.Hostname)}
 	}
 	return []*FilterChain{c}
@@ -159,6 +159,7 @@ func (o *outboundListenerBuilder) tcpTo(host mesh.Hostname, subset string, list 
 		list = []WeightedCluster{{Cluster: ClusterRef{Kind: BlackHoleCluster}}}
 	}
 	tcp := &TCPProxy{StatPrefix: statPrefix(list[0].Cluster), Destinations: list}
+	o.lookUpServerName(tcp, host)
 	r := o.sc.rule(host)
 	if r == nil {
 		return tcp

@@ -88,6 +88,8 @@ const (
 	DiscoverStrictDNS
 	DiscoverLogicalDNS
 	DiscoverOriginalDst
+	// DiscoverDynamic resolves the host that each request or connection names.
+	DiscoverDynamic
 )
 
 // LookupFamily is which addresses of a DNS name a proxy connects to.

@@ -160,6 +160,10 @@ type TCPProxy struct {
 	// without one. TunnelPost asks it by POST, not by CONNECT.
 	Tunnel     string
 	TunnelPost bool
+	// LookUp is the port of the host that the server name (SNI) says, which is looked up for the cluster;
+	// 0 means that nothing is. LookUpFamily are the addresses that count.
+	LookUp       uint32
+	LookUpFamily LookupFamily
 }
 
 // WeightedCluster is a share of traffic.
