@@ -18,6 +18,7 @@ func localityScenes() map[string]scenario {
 	return map[string]scenario{
 		"Failover.from":   setting("failover: [{from: eu, to: us}]", "from: eu", "from: asia"),
 		"Failover.to":     setting("failover: [{from: eu, to: us}]", "to: us", "to: asia"),
+		"Distribute.to":   setting(`distribute: [{from: eu/a/*, to: {"eu/a/*": 80, "eu/b/*": 20}}]`, `80, "eu/b/*": 20`, `70, "eu/b/*": 30`),
 		"Distribute.from": setting(`distribute: [{from: eu/a/*, to: {"eu/a/*": 80, "eu/b/*": 20}}]`, "from: eu/a", "from: eu/b"),
 	}
 }
@@ -40,6 +41,7 @@ func gatewayScenes() map[string]scenario {
 	spkiA, spkiB := strings.Repeat("aaaa", 10)+"aaA=", strings.Repeat("bbbb", 10)+"bbA="
 	return map[string]scenario{
 		"ServerTLSSettings.mode":                  server("mode: SIMPLE, credentialName: a", "SIMPLE", "MUTUAL"),
+		"ServerTLSSettings.credentialName":        server("mode: SIMPLE, credentialName: first", "first", "second"),
 		"ServerTLSSettings.credentialNames":       server("mode: SIMPLE, credentialNames: [a]", "[a]", "[b]"),
 		"ServerTLSSettings.serverCertificate":     server(files, "/a.pem", "/d.pem"),
 		"ServerTLSSettings.privateKey":            server(files, "/b.pem", "/d.pem"),
