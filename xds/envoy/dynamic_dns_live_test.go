@@ -150,7 +150,7 @@ func TestHostsAreLookedUpPerRequest(t *testing.T) {
 			asks(begun, "a.off.example", "a", http.StatusOK)
 			asks(begun, "a.h2.example", "h2", http.StatusOK)
 			byTLS := func(name string) (string, error) {
-				return callTLS(t.Context(), at(clientIP, passed), &tls.Config{InsecureSkipVerify: true, ServerName: name}, "")
+				return callTLS(t.Context(), at(clientIP, passed), &tls.Config{InsecureSkipVerify: true, ServerName: name})
 			}
 			if got, err := byTLS("a.dyn.example"); got != "a" {
 				t.Errorf("by TLS: %q, %v", got, err)
