@@ -15,7 +15,7 @@ const (
 	// do so, which would be one more thing in each listener.
 	dynamicCluster = "envoy.clusters.dynamic_forward_proxy"
 	// sniDynamicFilter looks up the server name of a connection, for the port of the service.
-	sniDynamicFilter = "envoy.filters.network.sni_dynamic_forward_proxy"
+	sniDynamicFilter = "envoy.extensions.filters.network.sni_dynamic_forward_proxy"
 	// hostCache is the cache of addresses of all such clusters and filters of an Envoy.
 	hostCache = "dynamic_dns"
 )
