@@ -4,7 +4,7 @@ import "github.com/fairlead/fairlead/registry/mesh"
 
 // forwardsByName reports whether requests or connections at the port name the host that is looked up for them.
 func forwardsByName(p mesh.Port) bool {
-	switch p.Protocol { //nolint:exhaustive // those that Istio takes
+	switch p.Protocol { // those that Istio takes
 	case mesh.HTTP, mesh.HTTP2, mesh.GRPC, mesh.TLS:
 		return true
 	default:
