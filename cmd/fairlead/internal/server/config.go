@@ -215,9 +215,9 @@ func (c *Config) checkFiles() []error {
 	if err := files.CheckRoots(c.Roots); err != nil && len(c.Roots) > 0 {
 		errs = append(errs, fmt.Errorf("--config-dir: %w", err))
 	}
-	for flag, path := range map[string]string{"--mesh-config": c.MeshConfigFile, "--mesh-networks": c.MeshNetworksFile} {
-		if fi, err := os.Stat(path); err == nil && fi.IsDir() {
-			errs = append(errs, fmt.Errorf("%s %q is a directory: name the file", flag, path))
+	for _, f := range []struct{ flag, path string }{{"--mesh-config", c.MeshConfigFile}, {"--mesh-networks", c.MeshNetworksFile}} {
+		if fi, err := os.Stat(f.path); err == nil && fi.IsDir() {
+			errs = append(errs, fmt.Errorf("%s %q is a directory: name the file", f.flag, f.path))
 		}
 	}
 	return errs

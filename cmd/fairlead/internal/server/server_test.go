@@ -44,6 +44,7 @@ func TestWrongFlags(t *testing.T) {
 		"streams":      {func(c *Config) { c.MaxStreams = -1 }, "--max-streams -1: it cannot be negative"},
 		"vhosts":       {func(c *Config) { c.VirtualHosts = "on" }, `--virtual-hosts "on": write auto or off`},
 		"mesh_dir":     {func(c *Config) { c.MeshConfigFile = dir }, "is a directory: name the file"},
+		"two_dirs":     {func(c *Config) { c.MeshConfigFile, c.MeshNetworksFile = dir, dir }, fmt.Sprintf("--mesh-config %q is a directory: name the file\n--mesh-networks %q is", dir, dir)},
 		"mesh_missing": {func(c *Config) { c.MeshConfigFile = dir + "/mesh.yaml" }, "(--mesh-config), of which no good version is known"},
 		"plain_open":   {func(c *Config) { c.PlaintextAddress = "0.0.0.0:0" }, `--xds-plaintext-address "0.0.0.0:0": only a loopback address`},
 		"plain_name":   {func(c *Config) { c.PlaintextAddress = "localhost:0" }, `--xds-plaintext-address "localhost:0": only a loopback address`},
