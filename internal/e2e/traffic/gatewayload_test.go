@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/meshtest"
+	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/codes"
 )
 
 // busyGateway has each kind of server whose connections an edit may close: HTTP, two of HTTPS at one
@@ -150,13 +153,55 @@ func (e *edgeHost) refuses(name string, newest uint16) error {
 	return nil
 }
 
-// told is nil if analyze names something of the mesh's files.
-func (e *edgeHost) told(text string) error {
+// told is nil if analyze names something of the mesh's files by a code.
+func (e *edgeHost) told(code string) error {
 	out, _ := e.CLI("analyze", e.ConfigDir) // exits with 1: something is wrong
-	if !strings.Contains(out, text) {
-		return fmt.Errorf("analyze does not have %q: %s", text, out)
+	if !strings.Contains(out, "["+code+"]") {
+		return fmt.Errorf("analyze does not have %s: %s", code, out)
 	}
 	return nil
+}
+
+// refusedBy is nil if analyze and the server name an error in a file by a code, so that the server has read it.
+func (e *edgeHost) refusedBy(code string) error {
+	out, err := e.Admin("server", "/v1/sources")
+	if err == nil && !strings.Contains(out, code) {
+		err = fmt.Errorf("the server does not have %s: %s", code, out)
+	}
+	return errors.Join(err, e.told(code))
+}
+
+// generation is that of the server's latest snapshot.
+func (e *edgeHost) generation() (uint64, error) {
+	var sources struct{ Registry registry.Status }
+	out, err := e.Admin("server", "/v1/sources")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &sources)
+	}
+	return sources.Registry.Generation, err
+}
+
+// taken is a step that has happened if the server has made a snapshot since, and Envoy has accepted what it has of it.
+// It is for edits that connections do not show.
+func (e *edgeHost) taken(name string, do func()) edgeStep {
+	var before uint64
+	return edgeStep{name, func() {
+		var err error
+		if before, err = e.generation(); err != nil {
+			e.t.Fatal(err)
+		}
+		do()
+	}, func() error {
+		now, err := e.generation()
+		if err != nil || now <= before {
+			return fmt.Errorf("generation %d, was %d: %w", now, before, err)
+		}
+		by, err := e.Proxies()
+		if p := by["edge"]; err == nil && (p == nil || p["envoy"] != "live" || p["partial"] == true) {
+			err = fmt.Errorf("the gateway is not live: %v", p)
+		}
+		return err
+	}}
 }
 
 // edgeStep is something that happens to a busy gateway, and when it has happened.
@@ -179,7 +224,7 @@ func (e *edgeHost) edits() []edgeStep {
 		{"the TLS versions of another server change", edit("maxProtocolVersion: TLSV1_3", "minProtocolVersion: TLSV1_3"), func() error { return e.refuses("other", tls.VersionTLS12) }},
 		{"the TLS versions of this server change", edit("minProtocolVersion: TLSV1_2", "minProtocolVersion: TLSV1_3"), func() error { return e.refuses("good", tls.VersionTLS12) }},
 		{"the port of this server is renamed", edit("name: https-good", "name: https-renamed"), func() error { return e.dumps("https.9443.https-renamed.public.edge") }},
-		{"the HTTP port is renamed", edit("name: http,", "name: http-renamed,"), func() error { return e.told("") }},
+		e.taken("the HTTP port is renamed", edit("name: http,", "name: http-renamed,")), // Envoy has the name nowhere
 	}
 }
 
@@ -188,9 +233,9 @@ func (e *edgeHost) neighbours() []edgeStep {
 	write := func(from, to string) func() {
 		return func() { e.Write("neighbour.yaml", strings.Replace(neighbour, from, to, 1)) }
 	}
-	plainAt := func(port string) func() {
+	plainAt := func(port, protocol string) func() {
 		return func() {
-			e.Write("neighbour.yaml", strings.NewReplacer("9443", port, "protocol: HTTPS", "protocol: HTTP", "    tls: {mode: SIMPLE, credentialName: third}\n", "").Replace(neighbour))
+			e.Write("neighbour.yaml", strings.NewReplacer("9443", port, "protocol: HTTPS", "protocol: "+protocol, "    tls: {mode: SIMPLE, credentialName: third}\n", "").Replace(neighbour))
 		}
 	}
 	third := func() error { return e.answers("third") }
@@ -200,14 +245,17 @@ func (e *edgeHost) neighbours() []edgeStep {
 		}
 		return nil
 	}
+	other := e.taken("its protocol is another one", plainAt("8080", "TCP"))
+	accepted := other.held
+	other.held = func() error { return errors.Join(accepted(), e.told(codes.ServerLeftOut), gone()) }
 	return []edgeStep{
 		{"a neighbour comes", write("", ""), third},
-		{"it is no YAML", func() { e.Write("neighbour.yaml", "kind: [") }, func() error { return errors.Join(e.told("FL"), third()) }},
-		{"it is plaintext at a port of TLS", plainAt("9443"), gone},
-		{"its protocol is another one", func() { plainAt("8080")(); e.Edit("neighbour.yaml", "protocol: HTTP", "protocol: TCP") }, func() error { return errors.Join(e.told("FL0264"), gone()) }},
+		{"it is no YAML", func() { e.Write("neighbour.yaml", "kind: [") }, func() error { return errors.Join(e.refusedBy(codes.Syntax), third()) }},
+		{"it is plaintext at a port of TLS", plainAt("9443", "HTTP"), gone},
+		other,
 		{"its credential is missing", write("credentialName: third", "credentialName: absent"), gone},
 		{"it is mended", write("", ""), third},
-		{"it has a name that Envoy does not take", write("hosts: [third.test]", `hosts: ["*-a.third.test"]`), func() error { return e.told("FL") }},
+		{"it has a name that Envoy does not take", write("hosts: [third.test]", `hosts: ["*-a.third.test"]`), func() error { return e.refusedBy(codes.Webhook) }},
 		{"its files are missing", write("credentialName: third", "serverCertificate: missing.crt, privateKey: missing.key"), gone},
 		{"it is mended again", write("", ""), third},
 		{"it is deleted", func() { e.Write("neighbour.yaml", "") }, gone},
