@@ -1,7 +1,9 @@
 package view
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -44,4 +46,122 @@ func TestGatewaysLookUpNoHosts(t *testing.T) {
 			t.Errorf("%s: clusters %v, want %d", c.proxy.Type, found, c.want)
 		}
 	}
+}
+
+// TestTenantsLookUpNoHostsOfOthers: who may write for one namespace takes no host of others by a wildcard with
+// resolution DYNAMIC_DNS, however old the object says it is: proxies of other namespaces have its cluster only
+// if no host below the wildcard is another's, and gateways never.
+func TestTenantsLookUpNoHostsOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, hostsOnly := range []bool{false, true} {
+		for _, c := range []struct {
+			host string
+			free bool
+		}{
+			{"*.shop.example.com", false},     // another's pattern
+			{"*.web.shop.example.com", false}, // below it
+			{"*.example.com", false},          // above it
+			{"*.example.net", false},          // above a service of another
+			{"*.orders.example.net", true},    // below it: nobody has these names
+			{"*.central.example", false},      // declared by a source that is not bound
+			{"*.example", false},              // above it
+			{"*", false},
+			{"*.free.example.org", true},
+		} {
+			s := dynamicTenant(t, c.host, hostsOnly)
+			x := NewIndex(s)
+			for _, proxy := range []struct {
+				Proxy
+				want bool
+			}{
+				{proxyIn("mallory", nil), true},
+				{proxyIn("shop", nil), c.free && !hostsOnly},
+				{proxyIn("buyer", nil), c.free && !hostsOnly},
+				{routerIn("edge", "a"), false},
+				{routerIn("mallory", "a"), false},
+			} {
+				v := x.Build(proxy.Proxy)
+				dynamic := map[ClusterRef]bool{}
+				for p := range v.Parts() {
+					if p, ok := p.(*Cluster); ok && p.Discovery == DiscoverDynamic {
+						dynamic[p.Ref] = true
+					}
+				}
+				if got := len(dynamic) > 0; got != proxy.want {
+					t.Errorf("hosts only %v, %s: a %s of namespace %s looks up hosts: %v, want %v", hostsOnly, c.host, proxy.Type, proxy.ServiceAccount.Namespace, got, proxy.want)
+				}
+				if proxy.ServiceAccount.Namespace == "buyer" {
+					checkOthersHosts(t, v, dynamic)
+				}
+			}
+		}
+	}
+}
+
+// checkOthersHosts checks that requests for hosts of others go to their services.
+func checkOthersHosts(t *testing.T, v *View, dynamic map[ClusterRef]bool) {
+	t.Helper()
+	left := []string{"orders.example.net", "web.shop.example.com", "api.central.example"}
+	for p := range v.Parts() {
+		r, ok := p.(*RouteConfiguration)
+		if !ok {
+			continue
+		}
+		for _, vh := range r.VirtualHosts {
+			i := slices.IndexFunc(left, func(host string) bool { return slices.Contains(vh.Domains, host) })
+			if i < 0 {
+				continue
+			}
+			for _, route := range vh.Routes {
+				for _, d := range route.Destinations {
+					if dynamic[d.Cluster] {
+						t.Errorf("%s is looked up", left[i])
+					}
+				}
+			}
+			left = slices.Delete(left, i, i+1)
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("no virtual hosts for %q", left)
+	}
+}
+
+// dynamicTenant is a mesh in which mallory has a host looked up, and routes all hosts of a shared gateway to it.
+func dynamicTenant(t *testing.T, host string, hostsOnly bool) *mesh.Snapshot {
+	t.Helper()
+	w := newMeshFixture(t)
+	fragment := func(fill func()) *mesh.Fragment {
+		w.f = mesh.Fragment{}
+		fill()
+		f := w.f
+		return &f
+	}
+	later := time.Unix(1e9, 0)
+	central := fragment(func() {
+		w.gateway("a", `{"servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}`).Namespace = "edge"
+		w.service("central", "api.central.example", 80).Created = later
+	})
+	mallory := fragment(func() {
+		svc := w.service("mallory", host, 80)
+		svc.Resolution, svc.External, svc.Inline = mesh.ResolutionDynamicDNS, true, nil
+		w.routes("mallory", "all", `{"hosts": ["*"], "gateways": ["edge/a"], "http": [{"route": [{"destination": {"host": "`+host+`"}}]}]}`)
+		w.routes("mallory", "free", `{"hosts": ["free.example.org"], "gateways": ["edge/a"], "http": [{"route": [{"destination": {"host": "`+host+`"}}]}]}`)
+	})
+	shop := fragment(func() {
+		w.service("shop", "orders.example.net", 80).Created = later
+		w.service("shop", "web.shop.example.com", 80).Created = later
+	})
+	pattern, err := mesh.ParseHostPattern("*.shop.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mesh.Merge(mesh.Input{
+		Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{central, mallory, shop},
+		Bindings: []*mesh.Binding{
+			nil,
+			{Namespaces: []string{"mallory"}, HostsOnly: hostsOnly},
+			{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{pattern}},
+		},
+	})
 }
