@@ -83,8 +83,8 @@ spec:
   http: [{directResponse: {status: 200, body: {string: '{"name": "third"}'}}}]
 `
 
-// newBusyEdge starts a gateway with the mesh above, before an echo.
-func newBusyEdge(t *testing.T) *edgeHost {
+// newBusyEdge starts a gateway with the mesh above, before an echo. MeshConfig has more extension providers if they are given.
+func newBusyEdge(t *testing.T, providers ...string) *edgeHost {
 	t.Helper()
 	e := &edgeHost{pair: newPair(t)}
 	e.keys = meshtest.NewKeyRing(t, filepath.Join(e.Dir, "credentials"))
@@ -93,7 +93,8 @@ func newBusyEdge(t *testing.T) *edgeHost {
 	}
 	e.Write("gateway.yaml", busyGateway)
 	config := filepath.Join(e.Dir, "mesh.yaml")
-	text := "extensionProviders: [{name: text, envoyFileAccessLog: {path: " + e.accessLog() + ", logFormat: {text: \"" + edgeFormat + "\"}}}]\ndefaultProviders: {metrics: [prometheus]}\n"
+	providers = append(providers, "{name: text, envoyFileAccessLog: {path: "+e.accessLog()+", logFormat: {text: \""+edgeFormat+"\"}}}")
+	text := "extensionProviders: [" + strings.Join(providers, ", ") + "]\ndefaultProviders: {metrics: [prometheus]}\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

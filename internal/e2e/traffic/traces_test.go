@@ -50,7 +50,7 @@ func TestTracesOfHosts(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := tracedCall(t, version, fmt.Sprintf(collectorEntry, port), "opentelemetry: {service: collector.watch.internal, port: 4317}")
-			envoytest.Eventually(t, envoytest.Patience, func() error { return checkSpans(collector.Traces(t)) })
+			envoytest.Eventually(t, envoytest.Patience, func() error { return checkSpans(collector.Traces(t), "client", "shop") })
 			p.AwaitLive("client", "echo") // each has accepted everything
 		})
 	}
@@ -95,8 +95,8 @@ func tracedCall(t *testing.T, version, entry, provider string) *pair {
 	return p
 }
 
-// checkSpans looks for a trace of the call that was served.
-func checkSpans(all []*tracepb.ResourceSpans) error {
+// checkSpans looks for a trace of the call of a workload, which echo served.
+func checkSpans(all []*tracepb.ResourceSpans, caller, namespace string) error {
 	type span struct {
 		*tracepb.Span
 		tags map[string]string
@@ -130,9 +130,13 @@ func checkSpans(all []*tracepb.ResourceSpans) error {
 	if hex.EncodeToString(from.GetTraceId()) != hex.EncodeToString(to.GetTraceId()) || hex.EncodeToString(from.GetSpanId()) != hex.EncodeToString(to.GetParentSpanId()) {
 		return fmt.Errorf("the server's span is not below the client's: %v, %v", from, to)
 	}
-	for name, of := range map[string]span{"client": from, "echo": to} {
+	for name, of := range map[string]span{caller: from, "echo": to} {
+		home := "shop"
+		if name == caller {
+			home = namespace
+		}
 		for tag, want := range map[string]string{
-			"service": name + ".shop", "istio.canonical_service": name, "istio.canonical_revision": "latest", "istio.namespace": "shop",
+			"service": name + "." + home, "istio.canonical_service": name, "istio.canonical_revision": "latest", "istio.namespace": home,
 		} {
 			if of.tags[tag] != want {
 				return fmt.Errorf("%s of %s is %q, not %q", tag, name, of.tags[tag], want)
