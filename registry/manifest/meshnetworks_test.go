@@ -62,9 +62,13 @@ func TestMeshNetworksFaults(t *testing.T) {
 		gws("{address: 10.0.0.1}"):             `networks.yaml:1:27: error [FL0120] MeshNetworks networks.a.gateways[0].port: port 0 is out of range; use 1 to 65535`,
 		gws("{address: gw.example.com, port: 1}"): `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "gw.example.com" is a name, and the server does not look up names of gateways; ` +
 			`write its IP addresses, one gateway for each, or registryServiceName with a service of the mesh`,
-		gws("{address: 10.0.0.0.1, port: 1}"):        `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "10.0.0.0.1" is not an IP address; write one such as "10.0.0.1" or "::1"`,
-		gws("{address: 0.0.0.0, port: 1}"):           `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: 0.0.0.0 is no address that other hosts can connect to; write an address of the gateway`,
-		gws("{registryServiceName: '*.a', port: 1}"): `networks.yaml:1:49: error [FL0120] MeshNetworks networks.a.gateways[0].registryServiceName: "*.a" is not a DNS name: the part "*" holds a wildcard, which is not allowed there`,
+		gws("{address: 10.0.0.0.1, port: 1}"):         `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "10.0.0.0.1" is not an IP address; write one such as "10.0.0.1" or "::1"`,
+		gws("{address: 0.0.0.0, port: 1}"):            `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: 0.0.0.0 is no address that other hosts can connect to; write an address of the gateway`,
+		gws("{address: 127.0.0.2, port: 1}"):          `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: 127.0.0.2 is no address that other hosts can connect to; write an address of the gateway`,
+		gws("{address: '::1', port: 1}"):              `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: ::1 is no address that other hosts can connect to; write an address of the gateway`,
+		gws("{address: '::ffff:127.0.0.1', port: 1}"): `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: ::ffff:127.0.0.1 is no address that other hosts can connect to; write an address of the gateway`,
+		gws("{address: '::ffff:0.0.0.0', port: 1}"):   `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: ::ffff:0.0.0.0 is no address that other hosts can connect to; write an address of the gateway`,
+		gws("{registryServiceName: '*.a', port: 1}"):  `networks.yaml:1:49: error [FL0120] MeshNetworks networks.a.gateways[0].registryServiceName: "*.a" is not a DNS name: the part "*" holds a wildcard, which is not allowed there`,
 		"networks: {a: {endpoints: [{fromCidr: 10.0.0.0/8}]}, b: {endpoints: [{fromCidr: 10.2.0.0/16}]}}": `networks.yaml:1:81: error [FL0120] MeshNetworks networks.b.endpoints[0].fromCidr: ` +
 			`10.2.0.0/16 overlaps with 10.0.0.0/8 of network "a"; an address is in one network`,
 		"networks: {a: {endpoints: [{fromCidr: 10.0.0.0/8}]}, b: {endpoints: [{fromCidr: '::ffff:10.2.0.0/112'}]}}": `networks.yaml:1:81: error [FL0120] MeshNetworks networks.b.endpoints[0].fromCidr: ` +
@@ -79,9 +83,16 @@ func TestMeshNetworksFaults(t *testing.T) {
 			t.Errorf("%.60s:\n got %v %v\nwant %s", text, got, faults, want)
 		}
 	}
-	got, faults := manifest.DecodeMeshNetworks("networks.yaml", []byte(gws("{address: 10.0.0.1, port: 1, locality: eu}")))
-	if got == nil || len(faults) != 1 || !strings.Contains(faults[0].String(), "warning [FL0131] MeshNetworks networks.a.gateways[0].locality: no effect here") {
-		t.Errorf("locality: %v, %v", got, faults)
+	for text, want := range map[string]string{
+		gws("{address: 10.0.0.1, port: 1, locality: eu}"): "warning [FL0131] MeshNetworks networks.a.gateways[0].locality: no effect here",
+		ends("{fromRegistry: kubernetes}"):                "warning [FL0131] MeshNetworks networks.a.endpoints[0].fromRegistry: no effect, unless a Consul datacenter has this name: for everything in files, write Kubernetes",
+		ends("{fromRegistry: Kubernetes}"):                "",
+		ends("{fromRegistry: dc1}"):                       "",
+	} {
+		got, faults := manifest.DecodeMeshNetworks("networks.yaml", []byte(text))
+		if got == nil || len(faults) > 1 || (len(faults) == 1) != (want != "") || want != "" && !strings.Contains(faults[0].String(), want) {
+			t.Errorf("%s: %v, %v", text, got, faults)
+		}
 	}
 }
 

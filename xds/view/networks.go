@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
@@ -121,7 +122,11 @@ func newNetworkTable(s *mesh.Snapshot) *networkTable {
 // as that of an extension provider is: one that a tenant declares does not count, unless its
 // namespace is written.
 func gatewaysOf(s *mesh.Snapshot, name string, port uint32) []networkGateway {
-	svc, p, err := s.ProviderService(name, port)
+	plain, dotted := strings.CutSuffix(name, ".")
+	svc, p, err := s.ProviderService(plain, port)
+	if err != nil && dotted {
+		svc, p, err = s.ProviderService(name, port) // the host may be written with the dot, too
+	}
 	if err != nil {
 		return nil
 	}

@@ -244,6 +244,9 @@ func TestTenantsAreNoGatewaysOfNetworks(t *testing.T) {
 		"alone":          {"gateway.mesh", false, "P0 10.1.0.1:80 W1"},
 		"with-namespace": {"mallory/gateway.mesh", true, "P0 6.6.6.6:15443 W1"},
 		"upper-case":     {"Gateway.mesh", true, "P0 1.1.1.1:15443 W1"},
+		"final-dot":      {"gateway.mesh.", true, "P0 1.1.1.1:15443 W1"},
+		"dot-alone":      {"gateway.mesh.", false, "P0 10.1.0.1:80 W1"},
+		"dot-namespace":  {"mallory/gateway.mesh.", true, "P0 6.6.6.6:15443 W1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -83,6 +83,9 @@ func (c cursor) networkEndpoints(network string, e *meshconfig.Network_NetworkEn
 			c.wrong("the registry %s is in network %q already; a registry is in one network", ne.FromRegistry, other)
 		default:
 			registries[ne.FromRegistry] = network
+			if ne.FromRegistry != mesh.ClusterID && strings.EqualFold(ne.FromRegistry, mesh.ClusterID) {
+				c.warn("no effect, unless a Consul datacenter has this name: for everything in files, write %s", mesh.ClusterID)
+			}
 		}
 	default:
 		c.wrong("the entry says nothing; write fromCidr or fromRegistry")
@@ -146,7 +149,7 @@ func (c cursor) gatewayAddress(address string) {
 			"or registryServiceName with a service of the mesh", address)
 	case err != nil:
 		c.because(cmp.Or(whyNotIP(address), "it is no IP address"))
-	case a.Zone() != "" || a.IsUnspecified() || a.IsMulticast():
+	case a.Zone() != "" || a.Unmap().IsUnspecified() || a.Unmap().IsLoopback() || a.Unmap().IsMulticast():
 		c.wrong("%s is no address that other hosts can connect to; write an address of the gateway", address)
 	}
 }
