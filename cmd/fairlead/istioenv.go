@@ -19,6 +19,7 @@ func istioVariables() map[string]struct{ flag, reason string } {
 		"DEFAULT_WORKLOAD_CERT_TTL":             {flag: "certificate-ttl"},
 		"ISTIO_DUAL_STACK":                      {flag: "dual-stack-dns"},
 		"PILOT_IP_AUTOALLOCATE_IPV4_PREFIX":     {flag: "address-range"},
+		"PILOT_ENABLE_QUIC_LISTENERS":           {flag: "quic-listeners"},
 		"PILOT_IP_AUTOALLOCATE_IPV6_PREFIX":     {reason: "addresses of IPv6 are always in 2001:2::/48: delete it"},
 		"PILOT_ENABLE_IP_AUTOALLOCATE":          {reason: "hosts without addresses of their own always get some, which only proxies that capture use: delete it"},
 		"PILOT_ENABLE_EDS_DEBOUNCE":             {reason: "changes of health, and of single endpoints, are never debounced here: delete it"},

@@ -82,6 +82,7 @@ func (f *renderFlags) add(flags *pflag.FlagSet) {
 	flags.Uint32Var(&f.httpProxyPort, "http-proxy-port", 0, "port at which the agent says that Envoy is an HTTP proxy; 0 means proxyHttpPort of MeshConfig")
 	flags.BoolVar(&f.loopback, "loopback-addresses", false, "each service has a loopback address, as with an agent that is configured so")
 	flags.DurationVar(&f.settings.CaptureDetectionTimeout, "capture-detection-timeout", view.DefaultCaptureDetectionTimeout, "how long a captured inbound connection waits for the client's first bytes, as the server is configured")
+	flags.BoolVar(&f.settings.QUICListeners, "quic-listeners", false, "gateways listen for HTTP/3, as with a server that is configured with --quic-listeners")
 	f.bound.add(flags)
 	f.catalog.add(flags)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,6 +78,20 @@ func file(a *txtar.Archive, name string) string {
 	return ""
 }
 
+// serverSettings are the flags of the server, settings.yaml of a case.
+func serverSettings(tb testing.TB, a *txtar.Archive) view.Settings {
+	tb.Helper()
+	var flags struct {
+		QUICListeners bool `yaml:"quic-listeners"`
+	}
+	dec := yaml.NewDecoder(strings.NewReader(file(a, "settings.yaml")))
+	dec.KnownFields(true)
+	if err := dec.Decode(&flags); err != nil && !errors.Is(err, io.EOF) {
+		tb.Fatalf("reading settings.yaml: %v", err)
+	}
+	return view.Settings{QUICListeners: flags.QUICListeners}
+}
+
 // buildAll makes every resource of a view.
 func buildAll(v *view.View) []envoy.Resource {
 	var out []envoy.Resource
@@ -112,7 +127,7 @@ func golden(t *testing.T, path string) {
 	var pf proxyFile
 	fatalIf(t, yaml.Unmarshal([]byte(file(a, "proxy.yaml")), &pf), "reading proxy.yaml")
 	s := snapshotOf(t, file(a, "mesh.yaml"), file(a, "meshconfig.yaml"))
-	v := view.Build(s, pf.proxy())
+	v := serverSettings(t, a).NewIndex(s).Build(pf.proxy())
 	resources := buildAll(v)
 	changed := false
 	for i, f := range a.Files {

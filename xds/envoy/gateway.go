@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
@@ -35,9 +34,9 @@ func gatewayHTTP(to *hcmv3.HttpConnectionManager, g *view.GatewayHTTP) {
 	}
 }
 
-// gatewaySocket ends TLS with the certificates of a server of a Gateway, or of a port of a Sidecar
+// gatewayTLS ends TLS with the certificates of a server of a Gateway, or of a port of a Sidecar
 // (Istio's BuildListenerTLSContext).
-func gatewaySocket(g *view.GatewayTLS) *corev3.TransportSocket {
+func gatewayTLS(g *view.GatewayTLS) *tlsv3.DownstreamTlsContext {
 	s := g.Settings
 	mutual := s.GetMode() == networking.ServerTLSSettings_MUTUAL
 	ctx := &tlsv3.DownstreamTlsContext{
@@ -54,7 +53,7 @@ func gatewaySocket(g *view.GatewayTLS) *corev3.TransportSocket {
 	} else {
 		certificateFiles(ctx.GetCommonTlsContext(), g, verifies)
 	}
-	return socket(tlsSocket, pack(ctx))
+	return ctx
 }
 
 // gatewayParameters are the versions and ciphers of a server, else those of MeshConfig, else Envoy's.

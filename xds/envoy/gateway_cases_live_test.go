@@ -33,10 +33,10 @@ import (
 // gatewayCase is a request or a connection to a gateway, and what has to become of it. The README beside
 // the cases says what each field means.
 type gatewayCase struct {
-	Curl, OpenSSL, GRPC, TCP string
-	To, Via                  string
-	Send                     string
-	Claims                   map[string]any
+	Curl, OpenSSL, GRPC, TCP, HTTP3 string
+	To, Via                         string
+	Send                            string
+	Claims                          map[string]any
 
 	Status         int
 	From           string
@@ -102,14 +102,17 @@ func newGatewayRun(t *testing.T, a *txtar.Archive, version string) *gatewayRun {
 		}
 	}
 	secrets, words := g.keys(t)
-	f := &fixture{ca: g.ca, version: version, secrets: secrets, rewire: func(node map[string]any) { g.rewire(t, node, at) }}
+	f := &fixture{settings: serverSettings(t, a), ca: g.ca, version: version, secrets: secrets, rewire: func(node map[string]any) { g.rewire(t, node, at) }}
 	replace := strings.NewReplacer(append(words, "$LOG", filepath.Join(g.dir, "access.log"), "$KEYS", g.ca.keySet(t))...).Replace
 	pf := edgeProxy()
 	if own := file(a, "proxy.yaml"); own != "" {
 		fatalIf(t, yaml.Unmarshal([]byte(own), &pf), "reading proxy.yaml")
 	}
 	g.envoy = f.start(t, snapshotOf(t, replace(file(a, "mesh.yaml")), replace(file(a, "meshconfig.yaml"))), pf)
-	for _, port := range g.ports {
+	for address, port := range g.ports {
+		if strings.HasPrefix(address, udp) {
+			continue // clients of QUIC ask again until it listens
+		}
 		envoytest.Eventually(t, envoytest.Patience, func() error {
 			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(serverIP, strconv.Itoa(port)))
 			if err == nil {
@@ -148,7 +151,16 @@ func (g *gatewayRun) rewire(t *testing.T, node map[string]any, services map[stri
 	}
 }
 
-func addressOf(a map[string]any) string { return fmt.Sprintf("%v:%v", a["address"], a["portValue"]) }
+// udp begins the address of a listener over UDP.
+const udp = "udp "
+
+func addressOf(a map[string]any) string {
+	address := fmt.Sprintf("%v:%v", a["address"], a["portValue"])
+	if a["protocol"] == "UDP" {
+		return udp + address
+	}
+	return address
+}
 
 func child(m map[string]any, path ...string) map[string]any {
 	for _, name := range path {
@@ -234,7 +246,7 @@ func (g *gatewayRun) askAll(t *testing.T, text string) {
 }
 
 func (c *gatewayCase) String() string {
-	for kind, arguments := range map[string]string{"curl": c.Curl, "openssl": c.OpenSSL, "grpc": c.GRPC, "tcp": c.TCP} {
+	for kind, arguments := range map[string]string{"curl": c.Curl, "openssl": c.OpenSSL, "grpc": c.GRPC, "tcp": c.TCP, "http3": c.HTTP3} {
 		if arguments != "" {
 			return kind + " " + arguments + " " + c.Via
 		}

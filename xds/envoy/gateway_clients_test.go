@@ -51,6 +51,8 @@ func (g *gatewayRun) ask(t *testing.T, c *gatewayCase) (gatewayAnswer, error) {
 		return g.grpc(ctx, t, c)
 	case c.TCP != "":
 		return g.tcp(ctx, t, c)
+	case c.HTTP3 != "":
+		return g.http3(ctx, c)
 	}
 	t.Fatal("a case without a client")
 	return gatewayAnswer{}, nil

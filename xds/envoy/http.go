@@ -51,6 +51,9 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 		out.HttpProtocolOptions.HeaderKeyFormat = f
 	}
 	headersOf(out, h)
+	if l.QUIC {
+		out.CodecType, out.Http3ProtocolOptions = hcmv3.HttpConnectionManager_HTTP3, &corev3.Http3ProtocolOptions{}
+	}
 	if h.Gateway != nil {
 		gatewayHTTP(out, h.Gateway)
 		if c.TLS != nil && c.TLS.MaxAge > 0 {

@@ -59,6 +59,9 @@ func buildListener(p *view.Listener) (*listenerv3.Listener, []Diagnostic) {
 	if p.Inbound {
 		out.TrafficDirection = corev3.TrafficDirection_INBOUND
 	}
+	if p.QUIC {
+		listenQUIC(out)
+	}
 	if p.UseOriginalDst {
 		out.UseOriginalDst = wrapperspb.Bool(true)
 		out.ContinueOnListenerFiltersTimeout, out.ListenerFiltersTimeout = false, nil
@@ -150,8 +153,11 @@ func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 
 func filterChain(c *view.FilterChain, l *view.Listener, x *tcpAuthorizations) *listenerv3.FilterChain {
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
-	if c.Gateway != nil {
-		out.TransportSocket = gatewaySocket(c.Gateway)
+	switch {
+	case c.Gateway != nil && l.QUIC:
+		out.TransportSocket = quicSocket(c.Gateway)
+	case c.Gateway != nil:
+		out.TransportSocket = socket(tlsSocket, pack(gatewayTLS(c.Gateway)))
 	}
 	if c.TLS != nil || c.Gateway != nil {
 		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)

@@ -40,6 +40,9 @@ func ruleRoute(p *view.Route) *routev3.Route {
 	ops := headerOps(p.Rule.GetHeaders())
 	out.RequestHeadersToAdd, out.RequestHeadersToRemove = ops.requestAdd, ops.requestRemove
 	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = ops.responseAdd, ops.responseRemove
+	if p.HTTP3 {
+		out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd, announceHTTP3(p.Port))
+	}
 	switch {
 	case p.Rule.GetRedirect() != nil:
 		out.Action = redirect(p.Rule.GetRedirect(), p.Port, p.TLS)

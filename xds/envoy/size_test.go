@@ -148,7 +148,7 @@ func TestBytesStay(t *testing.T) {
 		fatalIf(t, err, "reading %q", path)
 		var pf proxyFile
 		fatalIf(t, yaml.Unmarshal([]byte(file(a, "proxy.yaml")), &pf), "reading proxy.yaml")
-		add(buildAll(view.Build(snapshotOf(t, file(a, "mesh.yaml"), file(a, "meshconfig.yaml")), pf.proxy())))
+		add(buildAll(serverSettings(t, a).NewIndex(snapshotOf(t, file(a, "mesh.yaml"), file(a, "meshconfig.yaml"))).Build(pf.proxy())))
 	}
 	add(buildAll(view.Build(snapshotOf(t, manyServices(50), ""), ordinaryProxy())))
 	got := hex.EncodeToString(sum.Sum(nil)) + "\n"

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -110,18 +111,26 @@ func (b *gatewayBuilder) listeners() ([]Part, []string) {
 		b.origins = nil
 		chains := b.chains(at)
 		key := listenerKey{Bind: cmp.Or(at.Bind, b.wildcard()), Port: at.Number}
-		name := listenerName(key.Bind, key.Port)
-		if pending[name] == nil {
-			pending[name] = &pendingListener{key: key, bindToPort: true}
-			order = append(order, name)
+		open := func(name string) *pendingListener {
+			if pending[name] == nil {
+				pending[name] = &pendingListener{key: key, bindToPort: true}
+				order = append(order, name)
+			}
+			return pending[name]
 		}
-		en := pending[name]
+		name := listenerName(key.Bind, key.Port)
+		en := open(name)
 		for _, c := range chains {
 			tellApart(en.chains, c)
 			if !en.addChain(c) {
 				b.warn(first, "some of its connections go where an earlier server has the same names")
 			} else if c.HTTP != nil {
 				names = append(names, c.HTTP.RouteName)
+				if b.servesHTTP3(c.HTTP.RouteName) {
+					quic := open(quicPrefix + name)
+					quic.addChain(http3Chain(en.chains[len(en.chains)-1])) // without the names that others have
+					quic.origins = append(quic.origins, b.origins...)
+				}
 			}
 		}
 		en.origins = append(en.origins, b.origins...)
@@ -165,9 +174,10 @@ func (b *gatewayBuilder) wildcard() string {
 func (b *gatewayBuilder) listener(name string, en *pendingListener) *Listener {
 	l := &Listener{
 		Name: name, Addresses: []string{en.key.Bind}, Port: en.key.Port, BindToPort: true, Gateway: true,
-		Chains: en.chains, Telemetry: b.sc.telemetry.Outbound, ProxyProtocol: b.topology().GetProxyProtocol() != nil,
+		Chains: en.chains, Telemetry: b.sc.telemetry.Outbound, QUIC: strings.HasPrefix(name, quicPrefix),
 	}
-	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *FilterChain) bool {
+	l.ProxyProtocol = !l.QUIC && b.topology().GetProxyProtocol() != nil
+	l.InspectTLS = !l.QUIC && slices.ContainsFunc(l.Chains, func(c *FilterChain) bool {
 		return len(c.Match.ServerNames) > 0 || c.endsTLS()
 	})
 	if have := b.prev[name]; have != nil && l.sameAs(have) {
@@ -227,9 +237,12 @@ func (b *gatewayBuilder) chains(at mesh.GatewayPort) []*FilterChain {
 	return out
 }
 
+// gatewayStats begins the names of the statistics of a server without a name.
+const gatewayStats = "outbound_"
+
 func (b *gatewayBuilder) httpChain(s *mesh.GatewayServer, at mesh.GatewayPort, routes string) *FilterChain {
 	bind := cmp.Or(at.Bind, b.wildcard())
-	http := b.sc.httpChain("outbound_"+listenerName(bind, at.Number), b.sc.headers.settings())
+	http := b.sc.httpChain(gatewayStats+listenerName(bind, at.Number), b.sc.headers.settings())
 	if s.EndsHTTPS() && s.GetName() != "" {
 		http.StatPrefix = s.GetName()
 	}

@@ -65,7 +65,7 @@ type boundRoutes struct {
 // routeConfiguration makes the route configuration of a name (Istio's buildGatewayHTTPRouteConfig,
 // pilot/pkg/networking/core/gateway.go).
 func (b *gatewayBuilder) routeConfiguration(name string) *RouteConfiguration {
-	servers := b.merged.ByRoute[name]
+	servers, http3 := b.merged.ByRoute[name], b.servesHTTP3(name)
 	hosts := map[mesh.Hostname]*gatewayVirtualHost{}
 	at := func(h mesh.Hostname, s *mesh.GatewayServer) *gatewayVirtualHost {
 		if hosts[h] == nil {
@@ -85,7 +85,7 @@ func (b *gatewayBuilder) routeConfiguration(name string) *RouteConfiguration {
 			}
 			from := boundRoutes{s.GatewayName(), vs}
 			if _, ok := routes[from]; !ok {
-				routes[from] = newGatewayRoutes(b.sc, s, vs).routesOf(vs)
+				routes[from] = newGatewayRoutes(b.sc, s, vs, http3).routesOf(vs)
 			}
 			if len(routes[from]) == 0 {
 				continue
@@ -180,9 +180,9 @@ func catchAllLast(routes []*Route) []*Route {
 	return append(out, last...)
 }
 
-// newGatewayRoutes makes the routes of a VirtualService at a server of a Gateway.
-func newGatewayRoutes(sc *sidecarScope, s *mesh.GatewayServer, vs *virtualService) *virtualHostBuilder {
-	return &virtualHostBuilder{sc: sc, port: s.GetPort().GetNumber(), gateway: s, namespace: vs.Namespace}
+// newGatewayRoutes makes the routes of a VirtualService at a server of a Gateway, which may have HTTP/3.
+func newGatewayRoutes(sc *sidecarScope, s *mesh.GatewayServer, vs *virtualService, http3 bool) *virtualHostBuilder {
+	return &virtualHostBuilder{sc: sc, port: s.GetPort().GetNumber(), gateway: s, namespace: vs.Namespace, http3: http3}
 }
 
 // serviceFor is the service of a host for a VirtualService of a namespace: that of the namespace, if the

@@ -65,7 +65,7 @@ func (b *virtualHostBuilder) route(vs *virtualService, rule *networking.HTTPRout
 	r := &Route{
 		Rule: rule, Match: m, Config: vs.Key, Port: b.port, Traced: b.sc.traces, ForwardedHost: rule.GetRewrite() != nil && b.sc.headers.forwardsHost(),
 		Retry: cmp.Or(rule.GetRetries(), b.sc.config.GetDefaultHttpRetryPolicy()),
-		TLS:   b.gateway != nil && b.gateway.GetTls() != nil,
+		TLS:   b.gateway != nil && b.gateway.GetTls() != nil, HTTP3: b.http3,
 	}
 	origins := []*mesh.Origin{vs.Origin}
 	for _, d := range rule.GetRoute() {

@@ -28,6 +28,8 @@ type Listener struct {
 	InspectTLS, InspectHTTP bool
 	// Gateway means that it is for a gateway: what says nothing within 15 seconds is closed.
 	Gateway bool
+	// QUIC listens for HTTP/3 over UDP.
+	QUIC bool
 	// ProxyProtocol expects the PROXY protocol before all else.
 	ProxyProtocol bool
 	// InspectTimeout is the timeout of the inspection; 0 means none.

@@ -83,6 +83,8 @@ type Route struct {
 	ForwardedHost bool
 	// TLS says that the requests came by TLS.
 	TLS bool
+	// HTTP3 says that HTTP/3 is served at Port, too: responses announce it.
+	HTTP3 bool
 }
 
 // RouteDestination is the destination of a share of the requests.

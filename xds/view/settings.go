@@ -34,6 +34,8 @@ type Settings struct {
 	// AddressRange is that of the virtual addresses that the server chooses; the zero value means
 	// the default.
 	AddressRange netip.Prefix
+	// QUICListeners has gateways listen for HTTP/3 beside HTTPS.
+	QUICListeners bool
 }
 
 // LoopbackAddress is an address of 127.0.0.0/8 for a virtual one of the server's range: Linux has all

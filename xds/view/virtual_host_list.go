@@ -65,6 +65,7 @@ type virtualHostBuilder struct {
 	// namespace; nil for sidecars.
 	gateway   *mesh.GatewayServer
 	namespace string
+	http3     bool // the server has HTTP/3, too
 	// prev is the previous list, or nil. Unchanged virtual hosts stay the same pointer.
 	prev *virtualHostList
 

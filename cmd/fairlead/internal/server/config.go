@@ -68,6 +68,8 @@ type Config struct {
 	MaxConnectionAge time.Duration
 	// DualStackDNS is that of [view.Settings].
 	DualStackDNS bool
+	// QUICListeners is that of [view.Settings].
+	QUICListeners bool
 	// CaptureDetectionTimeout is that of [view.Settings].
 	CaptureDetectionTimeout time.Duration
 	// ReadoptUntil is until when, by RFC 3339, hosts whose records are lost are

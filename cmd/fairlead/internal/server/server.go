@@ -165,7 +165,7 @@ func (s *Server) viewSettings() view.Settings {
 	addressRange, _ := s.cfg.addressRange() // checked when the registry was made
 	return view.Settings{
 		CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS,
-		CaptureDetectionTimeout: s.cfg.CaptureDetectionTimeout, AddressRange: addressRange,
+		CaptureDetectionTimeout: s.cfg.CaptureDetectionTimeout, AddressRange: addressRange, QUICListeners: s.cfg.QUICListeners,
 	}
 }
 
