@@ -1,10 +1,13 @@
 package envoy_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,19 +24,24 @@ import (
 
 	"github.com/fairlead/fairlead/agent/workload"
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
 // askHTTP3 asks a server at an address by HTTP/3, with the host of the URL as server name. The headers of the
 // answer have the serial number of the server's certificate.
-func askHTTP3(ctx context.Context, address, url string, roots *x509.CertPool, client ...tls.Certificate) (gatewayAnswer, error) {
+func askHTTP3(ctx context.Context, address, url string, roots *x509.CertPool) (gatewayAnswer, error) {
 	transport := &http3.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: client, MinVersion: tls.VersionTLS13},
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13},
 		Dial: func(ctx context.Context, _ string, t *tls.Config, q *quic.Config) (*quic.Conn, error) {
 			return quic.DialAddr(ctx, address, t, q)
 		},
 	}
 	defer func() { _ = transport.Close() }()
+	return askBy(ctx, transport, url)
+}
+
+func askBy(ctx context.Context, transport http.RoundTripper, url string) (gatewayAnswer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return gatewayAnswer{}, err
@@ -130,6 +138,86 @@ func TestHTTP3WithoutACertificate(t *testing.T) {
 			put("late")
 			for _, ask := range []func(string) error{byTCP, byQUIC} {
 				envoytest.Eventually(t, envoytest.Patience, func() error { return ask("late.example.com") })
+			}
+			e.NoRejections(t)
+		})
+	}
+}
+
+// TestHTTP3Connections: an edit of a server leaves the connections of others alone, over QUIC, too. A session
+// resumes, but requests before the end of its handshake are not taken.
+func TestHTTP3Connections(t *testing.T) {
+	t.Parallel()
+	for _, version := range envoytest.Ends() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			envoytest.BinaryVersion(t, version) // or skip, before anything runs
+			ca, port := newAuthority(t), envoytest.FreePorts(t, 1)[0]
+			file := filepath.Join(t.TempDir(), "listeners.json")
+			var listeners []byte
+			write := func(body []byte) {
+				t.Helper()
+				fatalIf(t, os.WriteFile(file+".new", body, 0o600), "writing listeners")
+				fatalIf(t, os.Rename(file+".new", file), "writing listeners")
+			}
+			f := &fixture{ca: ca, version: version, settings: view.Settings{QUICListeners: true}}
+			for _, name := range []string{"good", "late"} {
+				f.secrets = append(f.secrets, keyPair(t, name, ca.leaf(t, 20, edgeID, ecKey(t), time.Hour)))
+			}
+			f.rewire = func(node map[string]any) { // listeners are read from a file, and read again
+				static := child(node, "staticResources")
+				list := children(static, "listeners")
+				for _, l := range list {
+					l["@type"] = envoy.ListenerType
+				}
+				var err error
+				listeners, err = json.Marshal(map[string]any{"resources": list})
+				fatalIf(t, err, "marshaling listeners")
+				write(listeners)
+				delete(static, "listeners")
+				node["dynamicResources"] = map[string]any{"ldsConfig": map[string]any{"pathConfigSource": map[string]any{"path": file}}}
+			}
+			e := f.start(t, snapshotOf(t, strings.ReplaceAll(quicMesh, "PORT", strconv.Itoa(port)), ""), edgeProxy())
+
+			var last *quic.Conn
+			dials := 0
+			newClient := func(cache tls.ClientSessionCache) *http3.Transport {
+				c := &http3.Transport{
+					TLSClientConfig: &tls.Config{RootCAs: ca.pool(), MinVersion: tls.VersionTLS13, ClientSessionCache: cache},
+					Dial: func(ctx context.Context, _ string, c *tls.Config, q *quic.Config) (*quic.Conn, error) {
+						conn, err := quic.DialAddrEarly(ctx, at(serverIP, port), c, q)
+						dials, last = dials+1, conn
+						return conn, err
+					},
+				}
+				t.Cleanup(func() { _ = c.Close() })
+				return c
+			}
+			ask := func(c *http3.Transport) error {
+				a, err := askBy(t.Context(), c, "https://good.example.com/")
+				if err == nil && a.body != "hello" {
+					err = errors.New(a.text)
+				}
+				return err
+			}
+			cache := tls.NewLRUClientSessionCache(1)
+			client := newClient(cache)
+			envoytest.Eventually(t, envoytest.Patience, func() error { return ask(client) })
+			before := dials
+			write(bytes.ReplaceAll(listeners, []byte("late.example.com"), []byte("later.example.com")))
+			envoytest.Eventually(t, envoytest.Patience, func() error {
+				if n := e.Stat(t, "listener_manager.listener_in_place_updated"); n != 2 {
+					return fmt.Errorf("%d listeners have other chains, want that of TCP and that of QUIC", n)
+				}
+				return nil
+			})
+			if err := ask(client); err != nil || dials != before {
+				t.Errorf("after an edit of another server: %v, %d connections more", err, dials-before)
+			}
+			fatalIf(t, ask(newClient(cache)), "asking by a resumed session")
+			<-last.HandshakeComplete()
+			if s := last.ConnectionState(); !s.TLS.DidResume || s.Used0RTT {
+				t.Errorf("resumed: %v, with early data: %v", s.TLS.DidResume, s.Used0RTT)
 			}
 			e.NoRejections(t)
 		})

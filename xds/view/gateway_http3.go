@@ -11,8 +11,8 @@ import (
 const quicPrefix = "udp_"
 
 // servesHTTP3 reports whether the servers of a route configuration take HTTP/3, too: those that end HTTPS
-// and ask for no certificate of the client. Envoy asks for none over QUIC, so that a server with MUTUAL or
-// ISTIO_MUTUAL, which Istio serves there, would take everybody. QUIC has TLS 1.3 only.
+// and ask for no certificate of the client. Envoys up to 1.39 cannot ask for one over QUIC, so that a server
+// with MUTUAL or ISTIO_MUTUAL, which Istio serves there, would take everybody. QUIC has TLS 1.3 only.
 func (b *gatewayBuilder) servesHTTP3(routes string) bool {
 	servers := b.merged.ByRoute[routes]
 	if !b.sc.settings.QUICListeners || len(servers) == 0 {

@@ -15,7 +15,8 @@ func TestHTTP3BesideHTTPS(t *testing.T) {
 	t.Parallel()
 	type server struct{ protocol, tls, bind string }
 	list := []server{
-		{protocol: "HTTP"}, {protocol: "HTTPS", tls: `"mode": "SIMPLE", "credentialName": "x", "maxProtocolVersion": "TLSV1_2"`},
+		{protocol: "HTTP"},
+		{protocol: "HTTPS", tls: `"mode": "SIMPLE", "credentialName": "x", "maxProtocolVersion": "TLSV1_2"`},
 		{protocol: "HTTPS", tls: `"mode": "SIMPLE", "credentialName": "x"`, bind: "unix:///run/x.sock"},
 	}
 	for mode := range networking.ServerTLSSettings_TLSmode_value {
