@@ -70,7 +70,7 @@ func (l *lab) ask(host, ask string) (string, error) {
 		var out strings.Builder
 		for line := range strings.Lines(stats) {
 			if strings.HasPrefix(line, ask+"::") {
-				out.WriteString(strings.ReplaceAll(line, "::", ": "))
+				out.WriteString(strings.NewReplacer("::", ": ", "rq"+"_total", "requests").Replace(line)) // no statistic has this name alone
 			}
 		}
 		return out.String(), err

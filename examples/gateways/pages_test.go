@@ -59,7 +59,7 @@ func egressPages() []page {
 	return []page{
 		{"10-egress.yaml", nil, []question{
 			{"client: -i http://edition.cnn.com/politics", "301 Moved Permanently", ""},
-			{"egress: outbound|80||edition.cnn.com", "rq_total: 1", ""},
+			{"egress: outbound|80||edition.cnn.com", "requests: 1", ""},
 		}},
 		{"11-egress-passthrough.yaml", nil, []question{
 			{"client: --cacert ca.pem https://edition.cnn.com/politics", "cnn edition.cnn.com called by nobody", ""},
@@ -67,13 +67,13 @@ func egressPages() []page {
 		}},
 		{"12-egress-tls-origination.yaml", nil, []question{
 			{"client: http://edition.cnn.com/politics", "cnn edition.cnn.com called by nobody", ""},
-			{"egress: outbound|443||edition.cnn.com", "rq_total: 1", ""},
+			{"egress: outbound|443||edition.cnn.com", "requests: 1", ""},
 		}},
 		{"13-egress-mtls-origination.yaml", func(l *lab) {
 			l.put(l.keys, "client-credential", "client.example.com", map[string]string{"ca.crt": l.keys.RootPEM()})
 		}, []question{
 			{"client: http://my-nginx.mesh-external.svc.cluster.local/", "external my-nginx.mesh-external.svc.cluster.local called by client.example.com", ""},
-			{"egress: outbound|443||my-nginx.mesh-external.svc.cluster.local", "rq_total: 1", ""},
+			{"egress: outbound|443||my-nginx.mesh-external.svc.cluster.local", "requests: 1", ""},
 		}},
 	}
 }

@@ -255,6 +255,8 @@ func ungenerated() map[string]string {
 		"Telemetry.targetRef": target, "Telemetry.targetRefs": target,
 		"Filter.expression":          "few words are expressions that Envoys know",
 		"TLSConfig.cipherSuites":     "few MeshConfigs have it",
+		"TunnelSettings.protocol":    "few rules have a tunnel",
+		"IstioIngressListener.tls":   "few ports of Sidecars end TLS themselves",
 		"TLSConfig.ecdhCurves":       "few MeshConfigs have it",
 		"PolicyTargetReference.name": target, "PolicyTargetReference.namespace": target,
 	}

@@ -4,16 +4,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/meshtest"
 )
 
-// refused is valid, and no Envoy takes v2, for its files are not on the host.
+// refused is valid, and an Envoy that reads the files of v2 itself does not take it, for they are
+// not on the host.
 const refused = `  - name: v1
     labels: {version: v1}
     trafficPolicy: {connectionPool: {tcp: {connectTimeout: 3s}}}
@@ -31,11 +35,46 @@ const accepted = `  - name: v1
     labels: {version: v2}
 `
 
+// agentWithoutLists builds a program of which the agent does not read lists of revoked certificates
+// for its Envoy, as agents of earlier releases do not. With others Envoy refuses no cluster that is
+// known to be valid.
+func agentWithoutLists(t *testing.T) string {
+	t.Helper()
+	root, dir := envoytest.ModuleRoot(t), t.TempDir()
+	source := filepath.Join(root, "agent", "assemble.go")
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const feature = " bootstrap.FeatureFileLists,"
+	if strings.Count(string(text), feature) != 1 {
+		t.Fatalf("%s does not announce%s once", source, feature)
+	}
+	changed, overlay, out := filepath.Join(dir, "assemble.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "fairlead")
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {source: changed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range map[string]string{changed: strings.Replace(string(text), feature, "", 1), overlay: string(replace)} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", out, "./cmd/fairlead")
+	cmd.Dir = root
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	return out
+}
+
 // TestRefusedCluster shows what a cluster that an Envoy refuses does, and what it
 // does not: the one beside it is updated, the last good one stands, others are
 // not touched, everybody is told; and nothing of it is left behind.
 func TestRefusedCluster(t *testing.T) {
 	s := newShop(t)
+	i := slices.IndexFunc(s.hosts, func(h meshtest.Host) bool { return h.Name == "web" })
+	s.hosts[i].Wrap = []string{"sh", "-c", `shift; exec "$0" "$@"`, agentWithoutLists(t)}
 	s.start()
 	load := s.client.StartLoad(t, s.url, 50)
 	load.Wait(t, 50)
