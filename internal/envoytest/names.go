@@ -21,6 +21,9 @@ var byRequest = []string{"cluster_header", "cluster_specifier_plugin", "use_http
 //nolint:gochecknoglobals // a read-only table
 var sdsNames = []string{"default", "ROOTCA"}
 
+// credentials begin the names of secrets that the agent reads from the directory of credentials of its host.
+const credentials = "kubernetes://"
+
 // Misuse is a place that [Misuses] finds.
 type Misuse struct {
 	// Field is the field, At the way to it.
@@ -30,7 +33,7 @@ type Misuse struct {
 
 // Misuses are the places of a resource of Envoy that name something reserved: a
 // cluster of the bootstrap, or its secret. It knows no field by name: every text,
-// also in what is packed, counts, but for the source of one of the two secrets that
+// also in what is packed, counts, but for the source of one of the secrets that
 // a proxy asks its agent for, by the cluster sds, and for the receiver of an access log,
 // the cluster als. Fields that let a request choose its cluster count as well, whatever
 // they say.
@@ -61,7 +64,7 @@ func (w *misuses) message(m protoreflect.Message, at, allowed string) {
 	case interface{ GetName() string }:
 		if m.Descriptor().FullName() == "envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig" {
 			allowed = ""
-			if slices.Contains(sdsNames, x.GetName()) {
+			if slices.Contains(sdsNames, x.GetName()) || strings.HasPrefix(x.GetName(), credentials) {
 				allowed = w.sds
 			}
 		}

@@ -270,6 +270,22 @@ func lists(x any) map[string]reflect.Value {
 	return out
 }
 
+// settings are the objects of a fragment or snapshot of which there is one at most.
+func settings(x any) map[string]reflect.Value {
+	out := map[string]reflect.Value{}
+	v := reflect.ValueOf(x).Elem()
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if !f.IsExported() || f.Type.Kind() != reflect.Pointer || f.Type.Elem().Kind() != reflect.Struct {
+			continue
+		}
+		if _, ok := f.Type.Elem().FieldByName("Meta"); ok {
+			out[f.Name] = v.Field(i)
+		}
+	}
+	return out
+}
+
 func metaOf(x reflect.Value) *mesh.Meta {
 	m, _ := reflect.TypeAssert[*mesh.Meta](x.Elem().FieldByName("Meta").Addr())
 	return m
@@ -335,8 +351,16 @@ func wrongDiff(prev, s *mesh.Snapshot) string {
 			want = append(want, fmt.Sprint(key, " ", mesh.Updated))
 		}
 	}
-	if prev.MeshConfig.Hash != s.MeshConfig.Hash {
-		want = append(want, fmt.Sprint(s.MeshConfig.Key, " ", mesh.Updated))
+	for name, is := range settings(s) {
+		switch was := settings(prev)[name]; {
+		case was.IsNil() && is.IsNil():
+		case was.IsNil():
+			want = append(want, fmt.Sprint(metaOf(is).Key, " ", mesh.Added))
+		case is.IsNil():
+			want = append(want, fmt.Sprint(metaOf(was).Key, " ", mesh.Removed))
+		case metaOf(was).Hash != metaOf(is).Hash:
+			want = append(want, fmt.Sprint(metaOf(is).Key, " ", mesh.Updated))
+		}
 	}
 	var got []string
 	for i, c := range s.Changes {

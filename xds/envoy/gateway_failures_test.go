@@ -9,6 +9,7 @@ import (
 // gatewayFailures are the ends of connections that cases name, as curl and openssl write them.
 var gatewayFailures = map[string]*regexp.Regexp{
 	"refused":          regexp.MustCompile(`connection refused|curl: \(7\)`),
+	"no HTTP/3":        regexp.MustCompile(`no filter chain found`),
 	"closed":           regexp.MustCompile(`curl: \((52|56)\)`),
 	"untrusted server": regexp.MustCompile(`certificate verify failed|curl: \(60\)`),
 	// The connection ends before there is a certificate, of which openssl would write at first.
