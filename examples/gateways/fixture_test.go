@@ -2,7 +2,6 @@ package gateways
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -209,7 +208,7 @@ func (l *lab) bind(h *hosttest.Host, port int) (at net.Listener) {
 	l.t.Helper()
 	h.As(0, func() {
 		var err error
-		if at, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", fmt.Sprintf(":%d", port)); err != nil {
+		if at, err = (&net.ListenConfig{}).Listen(l.t.Context(), "tcp", fmt.Sprintf(":%d", port)); err != nil {
 			l.t.Error(err)
 		}
 	})
