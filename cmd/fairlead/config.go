@@ -69,7 +69,7 @@ func (f *configFlags) open() (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &target{store: store, opts: manifest.Options{Source: source, Namespaces: namespaces, NoUnixSockets: !f.catalog.hostPaths.unixSockets.keys(), NoFiles: !f.catalog.hostPaths.files.keys()}}
+	t := &target{store: store, opts: manifest.Options{Source: source, Namespaces: namespaces, NoUnixSockets: !f.catalog.hostPaths.unixSockets.keys(), NoFiles: !f.catalog.hostPaths.files.keys(), NoLocalAddresses: !f.catalog.hostPaths.localAddresses.keys()}}
 	if len(namespaces) == 1 {
 		t.opts.Namespace = namespaces[0]
 	}

@@ -82,7 +82,7 @@ func (f *catalogFlags) read(cmd *cobra.Command, log *slog.Logger) (server.Consul
 		return server.Consul{}, errors.Join(errs...)
 	}
 	out := f.Consul
-	out.KVUnixSockets, out.KVFiles = f.hostPaths.unixSockets.keys(), f.hostPaths.files.keys()
+	out.KVUnixSockets, out.KVFiles, out.KVLocalAddresses = f.hostPaths.unixSockets.keys(), f.hostPaths.files.keys(), f.hostPaths.localAddresses.keys()
 	var errs []error
 	var err error
 	if out.Client, err = f.config(log); err != nil {

@@ -11,39 +11,43 @@ import (
 	"github.com/fairlead/fairlead/registry/files"
 )
 
-// keysSource is what --allow-unix-sockets and --allow-files call the manifests in
-// Consul.
+// keysSource is what --allow-unix-sockets, --allow-files and --allow-local-addresses call the
+// manifests in Consul.
 const keysSource = "consul-kv"
 
 const (
 	allowSockets = "allow-unix-sockets"
 	allowFiles   = "allow-files"
+	allowLocal   = "allow-local-addresses"
 )
 
 // hostPathFlags are the sources whose objects may name what an Envoy opens as its
-// own user.
-type hostPathFlags struct{ unixSockets, files sourcesFlag }
+// own user, or what its host has for itself.
+type hostPathFlags struct{ unixSockets, files, localAddresses sourcesFlag }
 
 func (f *hostPathFlags) add(fl *pflag.FlagSet) {
 	for name, flag := range map[string]struct {
 		list *sourcesFlag
 		what string
-	}{allowSockets: {&f.unixSockets, "unix sockets"}, allowFiles: {&f.files, "files of the hosts (keys, certificates and revocation lists for TLS)"}} {
+	}{
+		allowSockets: {&f.unixSockets, "unix sockets, which Envoys open as their own user"},
+		allowFiles:   {&f.files, "files of the hosts (keys, certificates and revocation lists for TLS), which Envoys open as their own user"},
+		allowLocal:   {&f.localAddresses, "loopback and link-local addresses and metadata servers of clouds as endpoints, which each Envoy looks for on its own host"},
+	} {
 		fl.StringArrayVar((*[]string)(flag.list), name, nil,
-			"a bound directory of --config-dir, or consul-kv, whose objects may name "+flag.what+", which Envoys open as their own user; "+
-				"may be repeated. Unbound directories always may")
+			"a bound directory of --config-dir, or consul-kv, whose objects may name "+flag.what+"; may be repeated. Unbound directories always may")
 	}
 }
 
 // allow notes what the objects of a directory may name.
 func (f *hostPathFlags) allow(root *files.Root) {
-	root.UnixSockets, root.Files = f.unixSockets.dir(root.Path), f.files.dir(root.Path)
+	root.UnixSockets, root.Files, root.LocalAddresses = f.unixSockets.dir(root.Path), f.files.dir(root.Path), f.localAddresses.dir(root.Path)
 }
 
 // check refuses what allows nothing: a slip in the name would be found out when an
 // object is kept out.
 func (f *hostPathFlags) check(roots []files.Root, kvPrefix string) error {
-	return errors.Join(f.unixSockets.check(allowSockets, roots, kvPrefix), f.files.check(allowFiles, roots, kvPrefix))
+	return errors.Join(f.unixSockets.check(allowSockets, roots, kvPrefix), f.files.check(allowFiles, roots, kvPrefix), f.localAddresses.check(allowLocal, roots, kvPrefix))
 }
 
 // sourcesFlag are sources by name.

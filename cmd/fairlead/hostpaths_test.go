@@ -16,8 +16,9 @@ func TestAllowHostPaths(t *testing.T) {
 		t.Errorf("%q allows something else", f)
 	}
 	for flag, both := range map[string]func(sourcesFlag) hostPathFlags{
-		"--allow-unix-sockets": func(f sourcesFlag) hostPathFlags { return hostPathFlags{unixSockets: f} },
-		"--allow-files":        func(f sourcesFlag) hostPathFlags { return hostPathFlags{files: f} },
+		"--allow-unix-sockets":    func(f sourcesFlag) hostPathFlags { return hostPathFlags{unixSockets: f} },
+		"--allow-files":           func(f sourcesFlag) hostPathFlags { return hostPathFlags{files: f} },
+		"--allow-local-addresses": func(f sourcesFlag) hostPathFlags { return hostPathFlags{localAddresses: f} },
 	} {
 		all := both(f)
 		if err := all.check(roots, "mesh"); err != nil {
@@ -30,8 +31,12 @@ func TestAllowHostPaths(t *testing.T) {
 			}
 		}
 		root := roots[0]
-		if all.allow(&root); root.UnixSockets == root.Files || root.NoUnixSockets() == root.NoFiles() {
-			t.Errorf("%s allows %+v", flag, root)
+		all.allow(&root)
+		got := map[string]bool{"--allow-unix-sockets": !root.NoUnixSockets(), "--allow-files": !root.NoFiles(), "--allow-local-addresses": !root.NoLocalAddresses()}
+		for other, allowed := range got {
+			if allowed != (other == flag) {
+				t.Errorf("%s allows %+v", flag, root)
+			}
 		}
 	}
 }
@@ -43,10 +48,17 @@ func TestBoundDirectoriesByEveryCommand(t *testing.T) {
 	dir := filepath.Dir(write(t, "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: a, namespace: shop}\nspec: {address: \"unix:///srv/a.sock\"}\n"))
 	keys := filepath.Dir(write(t, "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\n"+
 		"spec: {host: a.example, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: /srv/ca.pem}}}\n"))
+	local := filepath.Dir(write(t, "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: a, namespace: shop}\nspec: {address: 169.254.169.254}\n"))
 	for _, c := range []struct {
 		args []string
 		kept bool
 	}{
+		{[]string{"analyze", local + "=shop"}, true},
+		{[]string{"analyze", local}, false},
+		{[]string{"analyze", local + "=shop", "--allow-local-addresses", local}, false},
+		{[]string{"analyze", local + "=shop", "--allow-unix-sockets", local}, true},
+		{[]string{"render", "--config-dir", local + "=shop", "--ip", "10.0.0.1"}, true},
+		{[]string{"render", "--config-dir", local + "=shop", "--ip", "10.0.0.1", "--allow-local-addresses", local}, false},
 		{[]string{"analyze", dir + "=shop"}, true},
 		{[]string{"analyze", dir}, false},
 		{[]string{"analyze", dir + "=shop", "--allow-unix-sockets", dir}, false},
@@ -59,7 +71,7 @@ func TestBoundDirectoriesByEveryCommand(t *testing.T) {
 		{[]string{"render", "--config-dir", keys + "=shop", "--ip", "10.0.0.1", "--allow-files", keys}, false},
 	} {
 		_, out, more := cli(t, c.args...)
-		if out += more; strings.Contains(out, "which an Envoy would open as its own user") != c.kept {
+		if out += more; strings.Contains(out, "and this source may not name any") != c.kept {
 			t.Errorf("%q says %s", c.args, out)
 		}
 	}

@@ -72,7 +72,7 @@ func readTree(stdin io.Reader, paths []string, bound *boundFlags, allowed hostPa
 	for i, root := range roots {
 		p, binding := paths[i], root.Binding(bound.hostsOnly)
 		allowed.allow(&root)
-		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles()}
+		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles(), NoLocalAddresses: root.NoLocalAddresses()}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]
 		}

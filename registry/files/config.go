@@ -27,8 +27,9 @@ type Root struct {
 	// UnixSockets lets objects name unix sockets although the directory is bound to
 	// namespaces; those of an unbound one always may.
 	UnixSockets bool
-	// Files also lets them name files of the hosts.
-	Files bool
+	// Files also lets them name files of the hosts, and LocalAddresses endpoints at addresses that each
+	// host has for itself.
+	Files, LocalAddresses bool
 }
 
 // Binding is the namespaces and hosts of the directory; nil if it is bound to no namespace.
@@ -46,6 +47,10 @@ func (r Root) NoUnixSockets() bool { return len(r.Namespaces) > 0 && !r.UnixSock
 
 // NoFiles reports whether objects of this directory may not name files of the hosts.
 func (r Root) NoFiles() bool { return len(r.Namespaces) > 0 && !r.Files }
+
+// NoLocalAddresses reports whether objects of this directory may have no endpoints at addresses that
+// each host has for itself.
+func (r Root) NoLocalAddresses() bool { return len(r.Namespaces) > 0 && !r.LocalAddresses }
 
 // ParseRoot reads the form DIR or DIR=NS,NS2 that the command line uses.
 func ParseRoot(s string) (Root, error) {

@@ -63,7 +63,7 @@ func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded
 	}
 	opts := manifest.Options{
 		Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, Domain: c.Domain,
-		NoUnixSockets: r.NoUnixSockets(), NoFiles: r.NoFiles(), Unquoted: len(r.Namespaces) > 0,
+		NoUnixSockets: r.NoUnixSockets(), NoFiles: r.NoFiles(), NoLocalAddresses: r.NoLocalAddresses(), Unquoted: len(r.Namespaces) > 0,
 	}
 	return c.Decoder.Decode(opts, path, b.Content)
 }

@@ -32,6 +32,9 @@ type Options struct {
 	NoUnixSockets bool
 	// NoFiles keeps out, for the same sources, what names a file of the host's.
 	NoFiles bool
+	// NoLocalAddresses keeps out, for the same sources, endpoints that each Envoy would look for on its
+	// own host.
+	NoLocalAddresses bool
 	// Unquoted leaves out of faults what a text says, unless it is an object of
 	// Istio's: for directories in which somebody may link to what only the server reads.
 	Unquoted bool

@@ -5,8 +5,10 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // freeText are messages whose strings are compared with what applications send, or
@@ -48,10 +50,14 @@ const systemRoots = "system"
 // to an Envoy.
 func IsFilePath(field protoreflect.FullName) bool { return filePaths[field] }
 
+// endpointAddress is the field whose values other hosts connect to.
+const endpointAddress protoreflect.FullName = "istio.networking.v1alpha3.WorkloadEntry.address"
+
 // hostPaths reports the values of an object that name a unix socket or a file which
 // the source may not name: an Envoy opens both as its own user, who is not the one
 // that wrote the object. Unix sockets are judged in every field, so one that is built
-// later is judged as well.
+// later is judged as well. So it is with endpoints at addresses that each host has for
+// itself: ports that listen there trust who can reach them.
 func hostPaths(o *Object, opts *Options, r *reporter) {
 	report := func(what, flag string) func(path, value string) {
 		return func(path, value string) {
@@ -66,15 +72,36 @@ func hostPaths(o *Object, opts *Options, r *reporter) {
 	if opts.NoFiles {
 		w.file = report("file", "--allow-files")
 	}
-	if w.socket != nil || w.file != nil {
+	if opts.NoLocalAddresses {
+		w.local = func(path, value, what string) {
+			r.add(CodeNotInForce, o.root.Nearest(path), path, fmt.Sprintf("not in force: %q is %s, at which an Envoy of another host would find what that host has for itself, "+
+				"and this source may not name any; name it with --allow-local-addresses to allow that; the object is kept out whole", value, what))
+		}
+		w.lookedUp(o.Spec)
+	}
+	if w.socket != nil || w.file != nil || w.local != nil {
 		w.message(o.Spec.ProtoReflect())
 	}
 }
 
-// hostPathWalk finds unix sockets and files; nil means that they are not looked for.
+// lookedUp judges the hosts of a ServiceEntry that are its endpoints.
+func (w *hostPathWalk) lookedUp(spec any) {
+	s, ok := spec.(*networking.ServiceEntry)
+	if !ok || !isDNS(resolution(s.GetResolution())) || len(s.GetEndpoints()) > 0 || s.GetWorkloadSelector() != nil {
+		return
+	}
+	for i, h := range s.GetHosts() {
+		if what := mesh.LocalAddress(h); what != "" {
+			w.local(fmt.Sprintf("spec.hosts[%d]", i), h, what)
+		}
+	}
+}
+
+// hostPathWalk finds unix sockets, files and local addresses; nil means that they are not looked for.
 type hostPathWalk struct {
 	at           tree.Trail
 	socket, file func(path, value string)
+	local        func(path, value, what string)
 }
 
 func (w *hostPathWalk) message(m protoreflect.Message) {
@@ -122,6 +149,10 @@ func (w *hostPathWalk) text(field protoreflect.FieldDescriptor, s string) {
 		w.socket(w.at.String(), s)
 	case w.file != nil && (hasScheme(s, "file:") || filePaths[field.FullName()] && s != systemRoots && s != ""):
 		w.file(w.at.String(), s)
+	case w.local != nil && field.FullName() == endpointAddress:
+		if what := mesh.LocalAddress(s); what != "" {
+			w.local(w.at.String(), s, what)
+		}
 	}
 }
 

@@ -76,6 +76,52 @@ func TestFieldsOfFilesAreListed(t *testing.T) {
 	}
 }
 
+// TestFieldsOfEndpointsAreListed looks through every kind for fields whose names say that an Envoy
+// may connect to what they say: what comes new with istio.io/api has to be judged as an endpoint, or
+// listed here as something else.
+func TestFieldsOfEndpointsAreListed(t *testing.T) {
+	t.Parallel()
+	set, err := schema.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const p = "istio.networking.v1alpha3."
+	others := map[protoreflect.FullName]string{
+		p + "Destination.host":                         "a service of the mesh",
+		p + "DestinationRule.host":                     "a service of the mesh",
+		p + "ServiceEntry.hosts":                       "judged by lookedUp where it is an endpoint",
+		p + "ServiceEntry.addresses":                   "where clients send to",
+		p + "VirtualService.hosts":                     "what clients ask for",
+		p + "Server.hosts":                             "what clients ask for",
+		p + "Server.default_endpoint":                  "not in force",
+		p + "TLSMatchAttributes.sni_hosts":             "what clients ask for",
+		p + "IstioEgressListener.hosts":                "services of the mesh",
+		p + "IstioIngressListener.default_endpoint":    "of the own host",
+		p + "TrafficPolicy.TunnelSettings.target_host": "what an HTTP proxy is asked for",
+		p + "HTTPHealthCheckConfig.host":               "of the own host, or the object is kept out",
+		p + "TCPHealthCheckConfig.host":                "of the own host, or the object is kept out",
+		"istio.security.v1beta1.Operation.hosts":       "what clients ask for",
+		"istio.security.v1beta1.Operation.not_hosts":   "what clients ask for",
+	}
+	name, seen := regexp.MustCompile(`address|endpoint|hosts?$|target_host`), map[protoreflect.FullName]bool{}
+	for _, gvk := range set.Kinds() {
+		eachString(newSpec(mesh.Kind(gvk.Kind)).ProtoReflect().Descriptor(), nil, func(path []protoreflect.FieldDescriptor) {
+			fd := path[len(path)-1]
+			if seen[fd.FullName()] = true; fd.FullName() == endpointAddress || freeText[fd.ContainingMessage().FullName()] {
+				return
+			}
+			if name.MatchString(string(fd.Name())) && others[fd.FullName()] == "" {
+				t.Errorf("%s: %s may be what Envoys connect to", gvk.Kind, fd.FullName())
+			}
+		})
+	}
+	for fd := range others {
+		if !seen[fd] {
+			t.Errorf("listed, and in no kind: %s", fd)
+		}
+	}
+}
+
 // eachString calls visit with the path of every string below a message.
 func eachString(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, visit func([]protoreflect.FieldDescriptor)) {
 	if slices.ContainsFunc(path, func(fd protoreflect.FieldDescriptor) bool { return fd.ContainingMessage() == d }) {

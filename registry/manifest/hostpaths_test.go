@@ -109,3 +109,85 @@ func TestFilesBySource(t *testing.T) {
 		}
 	}
 }
+
+const localObjects = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: a}
+spec:
+  hosts: [a.example]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 10.0.0.1}, {address: 127.0.0.1}]
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: a}
+spec: {address: "::ffff:169.254.169.254"}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: b}
+spec:
+  hosts: [b.example, ip6-localhost]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: DNS
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: c}
+spec:
+  hosts: [c.example]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: DNS
+  endpoints: [{address: web.localhost}]
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: a}
+spec:
+  ingress: [{port: {number: 80, name: http, protocol: HTTP}, defaultEndpoint: "127.0.0.1:8080"}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: d}
+spec:
+  hosts: [localhost]
+  addresses: [127.0.0.1]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 10.0.0.1}]
+`
+
+// TestLocalAddressesBySource keeps out endpoints that each Envoy would find on its own host, where
+// their source may not name any. What a Sidecar says of its own host is none.
+func TestLocalAddressesBySource(t *testing.T) {
+	t.Parallel()
+	file, faults := manifest.Decode(manifest.Options{NoUnixSockets: true, NoFiles: true}, "a.yaml", []byte(localObjects))
+	for _, o := range file.Objects {
+		if !o.InForce() {
+			t.Errorf("%s is not in force: %v %v", o.Meta.Key, faults, o.NotInForce)
+		}
+	}
+	file, _ = manifest.Decode(manifest.Options{NoLocalAddresses: true}, "a.yaml", []byte(localObjects))
+	if len(file.Objects) != 6 {
+		t.Fatalf("read %d objects", len(file.Objects))
+	}
+	for i, at := range []string{
+		"a.yaml:8:46: error [FL0130] ServiceEntry default/a spec.endpoints[1].address: not in force: \"127.0.0.1\" is a loopback address",
+		"a.yaml:13:17: error [FL0130] WorkloadEntry default/a spec.address: not in force: \"::ffff:169.254.169.254\" is a link-local address",
+		"a.yaml:19:22: error [FL0130] ServiceEntry default/b spec.hosts[1]: not in force: \"ip6-localhost\" is a name of a loopback address",
+		"a.yaml:30:25: error [FL0130] ServiceEntry default/c spec.endpoints[0].address: not in force: \"web.localhost\" is a name of a loopback address",
+		"", "",
+	} {
+		o := file.Objects[i]
+		if at == "" {
+			if !o.InForce() {
+				t.Errorf("%s: %v", o.Meta.Key, o.NotInForce)
+			}
+			continue
+		}
+		if o.InForce() || len(o.NotInForce) != 1 || !strings.HasPrefix(o.NotInForce[0].String(), at) || o.Fragment() != nil {
+			t.Errorf("%s: %v, want %s", o.Meta.Key, o.NotInForce, at)
+		}
+	}
+}

@@ -35,8 +35,9 @@ type Config struct {
 	// UnixSockets lets objects name unix sockets: without it those are kept out,
 	// because whoever may write to Consul need not be who runs the hosts.
 	UnixSockets bool
-	// Files lets them name files of the hosts' in the same way.
-	Files bool
+	// Files lets them name files of the hosts' in the same way, and LocalAddresses have endpoints at
+	// addresses that each host has for itself.
+	Files, LocalAddresses bool
 	// Domain is the suffix of short host names; empty means "cluster.local".
 	Domain string
 	// StateDir keeps the last good version of every key in StateDir/consul-kv/NAME;
@@ -83,7 +84,7 @@ func (c Config) withDefaults() (Config, error) {
 
 // options say how the values are read.
 func (c *Config) options() manifest.Options {
-	o := manifest.Options{Source: c.Name, Namespaces: c.Namespaces, NoUnixSockets: !c.UnixSockets, NoFiles: !c.Files, Domain: c.Domain}
+	o := manifest.Options{Source: c.Name, Namespaces: c.Namespaces, NoUnixSockets: !c.UnixSockets, NoFiles: !c.Files, NoLocalAddresses: !c.LocalAddresses, Domain: c.Domain}
 	if len(c.Namespaces) == 1 {
 		o.Namespace = c.Namespaces[0]
 	}

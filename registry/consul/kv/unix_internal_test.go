@@ -10,13 +10,13 @@ import (
 func TestKeysNameNoHostPaths(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Config{{}, {Namespaces: []string{"shop"}}} {
-		sockets, files := c, c
-		sockets.UnixSockets, files.Files = true, true
+		sockets, files, local := c, c, c
+		sockets.UnixSockets, files.Files, local.LocalAddresses = true, true, true
 		for _, o := range []struct {
-			got           manifest.Options
-			sockets, file bool
-		}{{c.options(), true, true}, {sockets.options(), false, true}, {files.options(), true, false}} {
-			if o.got.NoUnixSockets != o.sockets || o.got.NoFiles != o.file {
+			got                  manifest.Options
+			sockets, file, local bool
+		}{{c.options(), true, true, true}, {sockets.options(), false, true, true}, {files.options(), true, false, true}, {local.options(), true, true, false}} {
+			if o.got.NoUnixSockets != o.sockets || o.got.NoFiles != o.file || o.got.NoLocalAddresses != o.local {
 				t.Errorf("%+v: %+v", c, o)
 			}
 		}

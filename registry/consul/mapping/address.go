@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // The tagged addresses at which a service is reached by way of something else.
@@ -91,24 +93,13 @@ func kindsOf(kind AddressKind) []AddressKind {
 	}
 }
 
-// Addresses from which clouds serve a machine's own credentials, besides
-// link-local ones, and what stays for other addresses within IPv6.
+// Ranges that no instance has, besides those that [mesh.LocalAddress] knows.
 //
 //nolint:gochecknoglobals // read-only
 var (
-	metadataServers = []netip.Prefix{
-		netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/64"), netip.MustParsePrefix("168.63.129.16/32"),
-		netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("192.0.0.192/32"),
-	}
-	metadataNames = []string{
-		"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal", "metadata.tencentyun.com",
-	}
 	thisNetwork  = netip.MustParsePrefix("0.0.0.0/8")
 	reservedIPv4 = netip.MustParsePrefix("240.0.0.0/4") // broadcast is in it
 	compatible   = netip.MustParsePrefix("::/96")
-	translated   = netip.MustParsePrefix("64:ff9b::/96")
-	translatedBy = netip.MustParsePrefix("64:ff9b:1::/48") // networks of one's own
-	sixToFour    = netip.MustParsePrefix("2002::/16")
 	siteLocal    = netip.MustParsePrefix("fec0::/10")
 )
 
@@ -125,7 +116,7 @@ func usable(text string, loopback bool) (address, wrong string) {
 		return usableName(text, loopback)
 	}
 	addr = addr.Unmap()
-	inner := embedded(addr)
+	inner := mesh.EmbeddedIPv4(addr)
 	switch {
 	case addr.Zone() != "":
 		return "", "has a zone, which means something on one host only"
@@ -135,30 +126,12 @@ func usable(text string, loopback bool) (address, wrong string) {
 		return "", everyHosts
 	case inner.IsMulticast() || reservedIPv4.Contains(inner):
 		return "", "is not that of one host; register the one that others reach"
-	case inner.IsLinkLocalUnicast() || slices.ContainsFunc(metadataServers, func(p netip.Prefix) bool { return p.Contains(inner) }):
+	case inner.IsLinkLocalUnicast() || mesh.IsMetadataServer(inner):
 		return "", metadataServer
 	case siteLocal.Contains(inner), compatible.Contains(inner) && !inner.IsLoopback():
 		return "", "is of a range that is no longer used; register another one"
 	default:
 		return addr.String(), ""
-	}
-}
-
-// embedded is the address of IPv4 that one of IPv6 leads to, or the address itself.
-func embedded(addr netip.Addr) netip.Addr {
-	b := addr.As16()
-	switch {
-	case addr.Is4():
-		return addr
-	case sixToFour.Contains(addr):
-		return netip.AddrFrom4([4]byte(b[2:6]))
-	case translatedBy.Contains(addr) && [4]byte(b[8:12]) != [4]byte{}:
-		// Of a longer suffix than 32 bits (RFC 6052): which one, only its network knows.
-		return netip.IPv6Unspecified()
-	case translated.Contains(addr), translatedBy.Contains(addr):
-		return netip.AddrFrom4([4]byte(b[12:]))
-	default:
-		return addr
 	}
 }
 
@@ -173,24 +146,12 @@ func usableName(text string, loopback bool) (address, wrong string) {
 		return "", "is neither an IP address nor a DNS name"
 	case isNumeric(last):
 		return "", "is no whole IP address"
-	case slices.Contains(metadataNames, name):
+	case mesh.IsMetadataName(name):
 		return "", metadataServer
-	case isOwnName(name) && !loopback:
+	case mesh.IsOwnName(name) && !loopback:
 		return "", everyHosts
 	default:
 		return name, ""
-	}
-}
-
-// isOwnName reports whether hosts call themselves so: in the file of hosts that
-// distributions come with, or by RFC 6761.
-func isOwnName(name string) bool {
-	first, _, _ := strings.Cut(name, ".")
-	switch first {
-	case "localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback":
-		return true
-	default:
-		return strings.HasSuffix(name, ".localhost")
 	}
 }
 

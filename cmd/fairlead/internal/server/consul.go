@@ -48,6 +48,8 @@ type Consul struct {
 	KVUnixSockets bool
 	// KVFiles lets them name files of the hosts'.
 	KVFiles bool
+	// KVLocalAddresses lets them have endpoints at addresses that each host has for itself.
+	KVLocalAddresses bool
 }
 
 // Binding is what the prefix is bound to, or nil.
@@ -163,7 +165,7 @@ func (c *Consul) KV() (kv.Config, error) {
 	if len(c.Datacenters) > 0 {
 		cl.Datacenter = c.Datacenters[0]
 	}
-	return kv.Config{Name: kvSource, Logger: cl.Logger, Client: cl, Prefix: prefix, Namespaces: namespaces, UnixSockets: c.KVUnixSockets, Files: c.KVFiles}, nil
+	return kv.Config{Name: kvSource, Logger: cl.Logger, Client: cl, Prefix: prefix, Namespaces: namespaces, UnixSockets: c.KVUnixSockets, Files: c.KVFiles, LocalAddresses: c.KVLocalAddresses}, nil
 }
 
 // catalogs are the sources that read Consul.
