@@ -24,10 +24,12 @@ const (
 	// NamespaceEmpty: a namespace that the source is bound to had objects and
 	// has none.
 	NamespaceEmpty Reason = "a namespace that is bound to the source became empty"
+	// GatewaysGone: networks had gateways, and none has one.
+	GatewaysGone Reason = "all gateways of networks disappeared"
 )
 
 // byPerson reports whether only a person can release the removal.
-func (r Reason) byPerson() bool { return r == SourceEmpty || r == NamespaceEmpty }
+func (r Reason) byPerson() bool { return r == SourceEmpty || r == NamespaceEmpty || r == GatewaysGone }
 
 // hold is one object whose removal is held or, for a service that lost endpoints, whose change
 // is held.
@@ -35,8 +37,8 @@ type hold struct {
 	since  time.Time
 	reason Reason
 	origin *mesh.Origin
-	// lost are the addresses that a service lost, joined; empty where the
-	// object itself is gone.
+	// lost are the addresses that a service lost, or the networks without their gateways, joined;
+	// empty where the object itself is gone.
 	lost string
 }
 
@@ -95,6 +97,7 @@ func (r *reading) decide() (*mesh.Fragment, holds) {
 	}
 	removed := r.diff.Removed()
 	losses := r.inlineLosses()
+	r.holdNetworks(losses)
 	if len(removed) == 0 && len(losses) == 0 {
 		return r.next, nil
 	}
@@ -263,6 +266,26 @@ func (r *reading) inlineLosses() holds {
 		out[l.Service.Key] = h
 	}
 	return out
+}
+
+// holdNetworks holds the networks as they were, if too many of them lost all their gateways. They
+// count as a whole: with some of them, hosts would connect to addresses of another site. One network
+// may be a whole site, so that there is no least number of them where none is left.
+func (r *reading) holdNetworks(found holds) {
+	loss := r.diff.LostGateways()
+	if loss == nil {
+		return
+	}
+	h := hold{origin: loss.Networks.Origin, lost: strings.Join(loss.Names, " ")}
+	switch {
+	case loss.Left == 0:
+		h.reason = GatewaysGone
+	case r.tooMany(len(loss.Names), loss.Had):
+		h.reason = SourceShrank
+	default:
+		return
+	}
+	found[loss.Networks.Key] = h
 }
 
 // aged sets since when a hold exists.

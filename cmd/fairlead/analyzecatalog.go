@@ -26,6 +26,8 @@ type catalogReading struct {
 	findings  []finding
 	// partial says that the token may not read all of it.
 	partial bool
+	// datacenters are those that were read.
+	datacenters []string
 }
 
 // maxConsulRead bounds how long it may take to read all that is named, once.
@@ -79,7 +81,7 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) er
 	if err != nil {
 		return err
 	}
-	opts := manifest.Options{Source: cfg.Name, Namespaces: cfg.Namespaces, NoUnixSockets: !cfg.UnixSockets, NoFiles: !cfg.Files}
+	opts := manifest.Options{Source: cfg.Name, Namespaces: cfg.Namespaces, NoUnixSockets: !cfg.UnixSockets, NoFiles: !cfg.Files, NoLocalAddresses: !cfg.LocalAddresses}
 	if len(cfg.Namespaces) == 1 {
 		opts.Namespace = cfg.Namespaces[0]
 	}
@@ -110,6 +112,8 @@ func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
 	dc := st.Datacenter
 	if dc == "" {
 		dc = st.Source
+	} else {
+		r.datacenters = append(r.datacenters, dc)
 	}
 	for _, n := range st.Notes {
 		path := "consul://" + dc + "/service/" + safetext.Sanitize(n.Service, 256)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -14,18 +15,28 @@ const (
 	codeNoGateway = codes.NoNetworkGateway
 	// codePlaintextAcross: a workload takes no mTLS, and other networks reach it by mTLS only.
 	codePlaintextAcross = codes.PlaintextAcross
+	// codeUnknownRegistry: fromRegistry of a network is the source of nothing.
+	codeUnknownRegistry = codes.UnknownRegistry
 )
 
-// unreached finds workloads that other networks do not reach through a gateway.
-func unreached(s *mesh.Snapshot) (findings []finding) {
+// unreached finds workloads that other networks do not reach through a gateway, and networks that take in
+// nothing. catalog may be nil.
+func unreached(s *mesh.Snapshot, catalog *catalogReading) (findings []finding) {
 	var settings view.Settings
 	index := settings.NewIndex(s)
 	add := func(at *mesh.Meta, code manifest.Code, format string, args ...any) {
 		findings = append(findings, findingOf(manifest.Fault{Origin: at.Origin, Key: at.Key, Code: code, Severity: manifest.Warning, Message: fmt.Sprintf(format, args...)}))
 	}
-	for _, name := range index.NetworksWithoutGateways() {
-		add(&s.MeshNetworks.Meta, codeNoGateway, "network %q has no gateway: no service named by registryServiceName has a workload at its port; "+
-			"correct the name or the port of the service, or write address", name)
+	for _, n := range view.NetworksWithoutGateways(s) {
+		add(&s.MeshNetworks.Meta, codeNoGateway, "network %q has no gateway, so that proxies of other networks connect to the addresses of its workloads, as in Istio. %s; "+
+			"correct the gateways, or write address", n.Network, strings.Join(n.Why, "; "))
+	}
+	datacenters, do := []string(nil), "correct the name, or give --consul-address if Consul has such a datacenter"
+	if catalog != nil {
+		datacenters, do = catalog.datacenters, "correct the name"
+	}
+	for _, r := range view.UnknownRegistries(s, datacenters) {
+		add(&s.MeshNetworks.Meta, codeUnknownRegistry, "fromRegistry %q takes in nothing: no workload is of a Consul datacenter of this name, and everything in files is %s; %s", r, mesh.ClusterID, do)
 	}
 	for _, u := range index.Unreached() {
 		if u.Service == nil {

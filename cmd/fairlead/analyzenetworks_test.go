@@ -49,10 +49,11 @@ kind: WorkloadEntry
 metadata: {name: none, namespace: shop}
 spec: {address: 10.4.0.1, labels: {app: orders}}
 `)
-	good := write("networks.yaml", "networks:\n  a: {endpoints: [{fromCidr: 10.1.0.0/16}], gateways: [{address: 203.0.113.1, port: 15443}]}\n  b: {gateways: [{registryServiceName: gone.mesh, port: 15443}]}\n")
+	good := write("networks.yaml", "networks:\n  a: {endpoints: [{fromCidr: 10.1.0.0/16}], gateways: [{address: 203.0.113.1, port: 15443}]}\n  b: {endpoints: [{fromRegistry: dc2}], gateways: [{registryServiceName: gone.mesh, port: 15443}]}\n")
 	code, out, _ := cli(t, "analyze", "--mesh-networks", good, manifests)
 	for _, want := range []string{
-		`networks.yaml:1:1: warning [FL0266] MeshNetworks: network "b" has no gateway: no service named by registryServiceName`,
+		`networks.yaml:1:1: warning [FL0266] MeshNetworks: network "b" has no gateway, so that proxies of other networks connect to the addresses of its workloads, as in Istio. registryServiceName gone.mesh: there is no service "gone.mesh"; correct`,
+		`networks.yaml:1:1: warning [FL0272] MeshNetworks: fromRegistry "dc2" takes in nothing: no workload is of a Consul datacenter of this name, and everything in files is Kubernetes; correct the name, or give --consul-address`,
 		`warning [FL0266] WorkloadEntry shop/nowhere: workload 10.3.0.1 is in network "lost", which has no gateway in the file of networks`,
 		`warning [FL0267] WorkloadEntry shop/plain: workload 10.1.0.2 of orders.shop.mesh takes no mTLS, and proxies outside its network "a" reach it by mTLS only`,
 	} {
@@ -78,5 +79,40 @@ spec: {address: 10.4.0.1, labels: {app: orders}}
 	}
 	if code, _, errs := cli(t, append(args, "--mesh-networks", bad)...); code != 2 || !strings.Contains(errs, "FL0120") {
 		t.Errorf("render: exit code %d\n%s", code, errs)
+	}
+}
+
+// TestApplyKnowsNetworks holds that apply checks a change with the networks of the mesh, as the server
+// will have them, and does nothing where their file is wrong.
+func TestApplyKnowsNetworks(t *testing.T) {
+	t.Parallel()
+	dir, networks := t.TempDir(), filepath.Join(t.TempDir(), "networks.yaml")
+	put := func(text string) {
+		if err := os.WriteFile(networks, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("networks: {a: {endpoints: [{fromCidr: 10.1.0.0/16}], gateways: [{address: 203.0.113.1, port: 15443}]}}")
+	change := write(t, `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: orders, namespace: shop}
+spec:
+  hosts: [orders.shop.mesh]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.1.0.1}]
+`)
+	args := []string{"apply", "--run-dir", t.TempDir(), "--config-dir", dir, "--dry-run", change}
+	if code, out, errs := cli(t, args...); code != 0 || strings.Contains(out, "FL0267") {
+		t.Errorf("without networks: exit code %d\n%s%s", code, out, errs)
+	}
+	args = append(args, "--mesh-networks", networks)
+	if code, out, errs := cli(t, args...); code != 0 || !strings.Contains(out, "warning [FL0267] ServiceEntry shop/orders") {
+		t.Errorf("with networks: exit code %d\n%s%s", code, out, errs)
+	}
+	put("networks: {a: {gatways: []}}")
+	if code, out, errs := cli(t, args...); code != 2 || !strings.Contains(errs, "gatways") {
+		t.Errorf("with wrong networks: exit code %d\n%s%s", code, out, errs)
 	}
 }

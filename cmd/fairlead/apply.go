@@ -21,11 +21,11 @@ import (
 )
 
 type applyFlags struct {
-	configDir, meshConfig string
-	filenames             []string
-	dryRun                bool
-	catalog               catalogFlags
-	bound                 boundFlags
+	configDir, meshConfig, meshNetworks string
+	filenames                           []string
+	dryRun                              bool
+	catalog                             catalogFlags
+	bound                               boundFlags
 	resultFlags
 }
 
@@ -59,6 +59,7 @@ Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: cou
 	fl.StringArrayVarP(&f.filenames, "filename", "f", nil, "file or directory to apply, or - for standard input; may be repeated")
 	fl.StringVar(&f.configDir, "config-dir", "", "directory of the mesh, or DIR=NAMESPACE,…")
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	fl.StringVar(&f.meshNetworks, "mesh-networks", "", meshNetworksHelp)
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, which reports the result of the change")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "check the files and the mesh, and write nothing")
 	f.bound.add(fl)
@@ -80,7 +81,7 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	}
 	root := roots[0]
 	f.catalog.hostPaths.allow(&root)
-	opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles()}
+	opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles(), NoLocalAddresses: root.NoLocalAddresses()}
 	if len(root.Namespaces) == 1 {
 		opts.Namespace = root.Namespaces[0]
 	}
@@ -184,7 +185,11 @@ func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySe
 	if err != nil {
 		return nil, false, err
 	}
-	consul := &tree{}
+	networks, _, err := meshNetworks(f.meshNetworks)
+	if err != nil {
+		return nil, false, err
+	}
+	consul := &tree{networks: networks}
 	if err := consul.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return nil, false, err
 	}

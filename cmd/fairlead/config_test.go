@@ -129,7 +129,7 @@ func (p *place) run(code int, args []string, words ...string) string {
 func serviceEntry(name, host string) string {
 	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s}\n"+
 		"spec:\n  hosts: [%s.example]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  ports: [{number: 80, name: http, protocol: HTTP}]\n"+
-		"  endpoints: [{address: 127.0.0.1}]\n", name, host)
+		"  endpoints: [{address: 10.0.0.1}]\n", name, host)
 }
 
 func routeTo(name, host string) string {
@@ -142,7 +142,7 @@ func TestConfig(t *testing.T) {
 	a := consultest.Start(t, consultest.Options{})
 	for name, test := range map[string]func(*place){
 		"push": testPush, "refused": testPushRefused, "prune": testPrune, "many": testPushMany, "large": testPushLarge,
-		"two_people": testTwoPeople, "pull": testPull, "pull_odd": testPullOdd, "diff": testDiff,
+		"two_people": testTwoPeople, "networks": testPushNetworks, "pull": testPull, "pull_odd": testPullOdd, "diff": testDiff,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,6 +173,30 @@ func testPush(p *place) {
 	if _, err := os.Stat(filepath.Join(p.dir, ".fairlead-config.json")); err == nil {
 		p.t.Error("a push has left something in the directory")
 	}
+}
+
+// testPushNetworks holds that a push is checked with the networks of the mesh, as the server will have
+// them.
+func testPushNetworks(p *place) {
+	networks := filepath.Join(p.t.TempDir(), "networks.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(networks, []byte(text), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	write("networks: {a: {endpoints: [{fromCidr: 10.0.0.0/16}, {fromRegistry: dc7}], gateways: [{address: 203.0.113.1, port: 15443}]}, b: {endpoints: [{fromRegistry: dc1}]}}")
+	p.file("a.yaml", serviceEntry("a", "a"))
+	const plaintext = "warning [FL0267] ServiceEntry default/a"
+	if out := p.run(0, []string{"push", "--dry-run"}); strings.Contains(out, plaintext) {
+		p.t.Errorf("without networks:\n%s", out)
+	}
+	p.run(0, []string{"push", "--dry-run", "--mesh-networks", networks}, plaintext)
+	code, out, errs := cli(p.t, "analyze", "--mesh-networks", networks, "--consul-address", p.a.Address(), "--consul-datacenter", "dc1", p.dir)
+	if unknown := "[FL0272] MeshNetworks: fromRegistry \"dc7\" takes in nothing"; code != 0 || strings.Count(out, "FL0272") != 1 || !strings.Contains(out, unknown) || strings.Contains(out, "--consul-address") {
+		p.t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	write("networks: {a: {gatways: []}}")
+	p.run(2, []string{"push", "--mesh-networks", networks}, "gatways")
 }
 
 func testPushRefused(p *place) {

@@ -17,9 +17,9 @@ import (
 
 type pushFlags struct {
 	configFlags
-	meshConfig string
-	configDirs []string
-	bound      boundFlags
+	meshConfig, meshNetworks string
+	configDirs               []string
+	bound                    boundFlags
 	resultFlags
 
 	dryRun, prune, allowEmpty, force, noCatalog bool
@@ -58,6 +58,7 @@ proxy rejects the change; 2: could not run.`,
 	f.add(cmd, true)
 	fl := cmd.Flags()
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	fl.StringVar(&f.meshNetworks, "mesh-networks", "", meshNetworksHelp)
 	fl.StringArrayVar(&f.configDirs, "config-dir", nil, "another directory of the same mesh, or DIR=NAMESPACE,…; it is only read, to check the whole mesh; may be repeated")
 	fl.BoolVar(&f.noCatalog, "no-catalog", false, "check the mesh without the catalog of Consul; a host that nobody defines is then a warning, not an error")
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of a server on this machine, which reports the result of the change")
@@ -135,10 +136,15 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	if err != nil {
 		return false, err
 	}
+	networks, _, err := meshNetworks(f.meshNetworks)
+	if err != nil {
+		return false, err
+	}
 	before, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
 	if err != nil {
 		return false, fmt.Errorf("--config-dir: %w", err)
 	}
+	before.networks = networks
 	if f.noCatalog {
 		before.Catalog = &catalogReading{partial: true}
 	} else if err := before.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {

@@ -88,6 +88,8 @@ const (
 	NoNetworkGateway = "FL0266"
 	// PlaintextAcross: a workload is left out in other networks, because it takes no mTLS.
 	PlaintextAcross = "FL0267"
+	// UnknownRegistry: fromRegistry of a network is the source of nothing.
+	UnknownRegistry = "FL0272"
 	// IngressTLS: tls of an ingress listener has no effect.
 	IngressTLS = "FL0270"
 )

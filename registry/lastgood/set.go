@@ -263,5 +263,5 @@ func Lost(restored, f *mesh.Fragment) bool {
 		return false
 	}
 	d := mesh.Compare(restored, f)
-	return len(d.Removed()) > 0 || len(d.LostInline()) > 0
+	return len(d.Removed()) > 0 || len(d.LostInline()) > 0 || d.LostGateways() != nil
 }

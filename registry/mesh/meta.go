@@ -76,7 +76,12 @@ type Key struct {
 }
 
 // String is "Kind namespace/name".
-func (k Key) String() string { return string(k.Kind) + " " + k.Namespace + "/" + k.Name }
+func (k Key) String() string {
+	if k.Namespace == "" && k.Name == "" {
+		return string(k.Kind) // there is one of it
+	}
+	return string(k.Kind) + " " + k.Namespace + "/" + k.Name
+}
 
 // Compare orders keys by kind, namespace and name.
 func (k Key) Compare(o Key) int {

@@ -1,7 +1,9 @@
 package mesh
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -56,4 +58,45 @@ func networksChange(prev, next *Networks, reach Reach) Change {
 	}
 	c.Key, c.Origin = newest.Key, newest.Origin
 	return c
+}
+
+// GatewayLoss is what networks lost: hosts of other networks would connect to the addresses behind
+// them directly.
+type GatewayLoss struct {
+	Networks *Networks // as they were
+	// Names are the networks that had gateways and have none, sorted.
+	Names []string
+	// Had is how many networks had gateways, and Left how many have.
+	Had, Left int
+}
+
+// LostGateways are the networks of which all gateways are gone; nil if there are none.
+func (d *Difference) LostGateways() *GatewayLoss {
+	prev, next := d.prev.MeshNetworks, d.next.MeshNetworks
+	if prev == nil || prev == next {
+		return nil
+	}
+	loss := &GatewayLoss{Networks: prev}
+	count := func(n *Networks, with func(name string)) {
+		if n == nil {
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(n.Spec.GetNetworks())) {
+			if len(n.Spec.GetNetworks()[name].GetGateways()) > 0 {
+				with(name)
+			}
+		}
+	}
+	left := map[string]bool{}
+	count(next, func(name string) { left[name] = true })
+	loss.Left = len(left)
+	count(prev, func(name string) {
+		if loss.Had++; !left[name] {
+			loss.Names = append(loss.Names, name)
+		}
+	})
+	if len(loss.Names) == 0 {
+		return nil
+	}
+	return loss
 }

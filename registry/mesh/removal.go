@@ -205,8 +205,8 @@ func lostAddresses(prev, next []*Workload) []string {
 	return lost
 }
 
-// Keep returns next with the objects of those keys as they are in prev. Both must be
-// sorted. If keys is empty, it returns next itself.
+// Keep returns next with the objects of those keys as they are in prev, MeshNetworks among them.
+// Both must be sorted. If keys is empty, it returns next itself.
 func Keep(prev, next *Fragment, keys map[Key]bool) *Fragment {
 	if len(keys) == 0 {
 		return next
@@ -214,6 +214,9 @@ func Keep(prev, next *Fragment, keys map[Key]bool) *Fragment {
 	out := *next
 	for _, k := range kinds {
 		k.keep(prev, &out, keys)
+	}
+	if prev.MeshNetworks != nil && keys[prev.MeshNetworks.Key] {
+		out.MeshNetworks = prev.MeshNetworks
 	}
 	return &out
 }

@@ -52,18 +52,56 @@ func (x *Index) Unreached() (out []UnreachedWorkload) {
 	return out
 }
 
-// NetworksWithoutGateways are the networks of which all gateways are services that have no workload at the
-// port; sorted.
-func (x *Index) NetworksWithoutGateways() []string {
-	if x.networks == nil {
+// NetworkWithoutGateway is a network of MeshNetworks that has gateways, of which none can be used.
+type NetworkWithoutGateway struct {
+	Network string
+	// Why says of each gateway why it is none.
+	Why []string
+}
+
+// NetworksWithoutGateways are such networks, sorted. Proxies of other networks connect to the addresses of
+// their workloads, as in Istio.
+func NetworksWithoutGateways(s *mesh.Snapshot) (out []NetworkWithoutGateway) {
+	if s.MeshNetworks == nil {
 		return nil
 	}
-	var out []string
-	networks := x.s.MeshNetworks.Spec.GetNetworks()
+	networks := s.MeshNetworks.Spec.GetNetworks()
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
-		if len(networks[name].GetGateways()) > 0 && len(x.networks.Gateways[name]) == 0 {
-			out = append(out, name)
+		without := NetworkWithoutGateway{Network: name}
+		for _, g := range networks[name].GetGateways() {
+			list, why := gatewaysOf(s, g)
+			if len(list) > 0 {
+				without.Why = nil
+				break
+			}
+			without.Why = append(without.Why, why)
+		}
+		if len(without.Why) > 0 {
+			out = append(out, without)
 		}
 	}
 	return out
+}
+
+// UnknownRegistries are the values of fromRegistry that are the source of no workload, sorted. known are
+// names of sources besides those of workloads.
+func UnknownRegistries(s *mesh.Snapshot, known []string) []string {
+	if s.MeshNetworks == nil {
+		return nil
+	}
+	wanted := map[string]bool{}
+	for _, n := range s.MeshNetworks.Spec.GetNetworks() {
+		for _, e := range n.GetEndpoints() {
+			if r := e.GetFromRegistry(); r != "" && r != mesh.ClusterID && !slices.Contains(known, r) {
+				wanted[r] = true
+			}
+		}
+	}
+	for _, w := range s.Workloads {
+		if len(wanted) == 0 {
+			break
+		}
+		delete(wanted, w.Labels[mesh.LabelConsulDatacenter])
+	}
+	return slices.Sorted(maps.Keys(wanted))
 }

@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"net/netip"
@@ -102,10 +103,8 @@ func newNetworkTable(s *mesh.Snapshot) *networkTable {
 		}
 		var list []networkGateway
 		for _, g := range n.GetGateways() {
-			if a, err := netip.ParseAddr(g.GetAddress()); err == nil {
-				list = append(list, networkGateway{a.String(), g.GetPort()})
-			}
-			list = append(list, gatewaysOf(s, g.GetRegistryServiceName(), g.GetPort())...)
+			usable, _ := gatewaysOf(s, g)
+			list = append(list, usable...)
 		}
 		slices.SortFunc(list, compareGateways)
 		if list = slices.Compact(list); len(list) > 0 {
@@ -117,18 +116,31 @@ func newNetworkTable(s *mesh.Snapshot) *networkTable {
 	return t
 }
 
-// gatewaysOf are the workloads of a service as gateways of a network. Those that are not well
+// gatewaysOf are the addresses of a gateway of MeshNetworks, or why it has none.
+func gatewaysOf(s *mesh.Snapshot, g *meshconfig.Network_IstioNetworkGateway) (list []networkGateway, why string) {
+	if g.GetRegistryServiceName() != "" {
+		return serviceGateways(s, g.GetRegistryServiceName(), g.GetPort())
+	}
+	a, err := netip.ParseAddr(g.GetAddress())
+	if err != nil {
+		return nil, fmt.Sprintf("address %s: it is no IP address", g.GetAddress())
+	}
+	return []networkGateway{{a.String(), g.GetPort()}}, ""
+}
+
+// serviceGateways are the workloads of a service as gateways of a network. Those that are not well
 // count only if no other is left. They get all requests for the network, so the service is found
 // as that of an extension provider is: one that a tenant declares does not count, unless its
 // namespace is written.
-func gatewaysOf(s *mesh.Snapshot, name string, port uint32) []networkGateway {
+func serviceGateways(s *mesh.Snapshot, name string, port uint32) (list []networkGateway, why string) {
 	plain, dotted := strings.CutSuffix(name, ".")
 	svc, p, err := s.ProviderService(plain, port)
 	if err != nil && dotted {
 		svc, p, err = s.ProviderService(name, port) // the host may be written with the dot, too
 	}
 	if err != nil {
-		return nil
+		_, why, _ := strings.Cut(err.Error(), ": ")
+		return nil, fmt.Sprintf("registryServiceName %s: %s", name, why)
 	}
 	var well, rest []networkGateway
 	for _, w := range s.EndpointsOf(svc) {
@@ -141,10 +153,13 @@ func gatewaysOf(s *mesh.Snapshot, name string, port uint32) []networkGateway {
 			well = append(well, networkGateway{a.String(), w.PortFor(p)})
 		}
 	}
-	if len(well) == 0 {
-		return rest
+	if len(well) == 0 && len(rest) == 0 {
+		return nil, fmt.Sprintf("registryServiceName %s: the service has no workload with an IP address", name)
 	}
-	return well
+	if len(well) == 0 {
+		return rest, ""
+	}
+	return well, ""
 }
 
 // sortRanges sorts the ranges, and leaves out those that lie in another one of the same network.

@@ -50,6 +50,7 @@ func rules() []ruleOf {
 		{"manifest-error", manifestErrors},
 		{"removal-held", heldRemovals},
 		{"issuer-keys", issuerKeys},
+		{"network-gateway", networkGateways},
 		{"consul-denied", consulDenied},
 		{"consul-unreadable", consulUnreadable},
 		{"state-damaged", stateDamaged},

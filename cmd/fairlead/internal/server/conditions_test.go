@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 // provocations make each kind of condition out of a mesh that is well.
@@ -65,6 +66,9 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 			},
 			func(_ *Proxies, s *Sources) { s.Keys.Over = 1 },
 		},
+		"network-gateway": {func(_ *Proxies, s *Sources) {
+			s.Networks = []view.NetworkWithoutGateway{{Network: "east", Why: []string{"registryServiceName gw.mesh: there is no service"}}}
+		}},
 		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
 		"consul-unreadable": {catalog(func(st *consul.Status) { st.Unreadable = []string{"web: not JSON"} })},
 		"state-damaged": {

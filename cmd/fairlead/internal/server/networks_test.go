@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead/fairlead/registry"
 )
 
 // TestNetworksFollowTheirFile: the networks of --mesh-networks are in force with the first snapshot,
@@ -56,5 +58,88 @@ func TestNetworksFollowTheirFile(t *testing.T) {
 	r = start(t, cfg)
 	inForce(r, "east", "west")
 	r.eventually(faulty)
+	r.stop()
+}
+
+// TestNetworkWithoutGatewayIsReported: a network whose gateway service has no workload is a condition,
+// with the reason, until one is there.
+func TestNetworkWithoutGatewayIsReported(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": rule("default", "a")})
+	cfg := config(t, dir)
+	cfg.MeshNetworksFile = filepath.Join(t.TempDir(), "networks.yaml")
+	put(t, cfg.MeshNetworksFile, "networks: {east: {gateways: [{registryServiceName: gw.mesh, port: 15443}]}}\n")
+	r := start(t, cfg)
+	reported := func(want string) {
+		t.Helper()
+		r.eventually(func() error {
+			var list []string
+			for _, c := range r.conditionsNow() {
+				if c.Reason == "network-gateway" {
+					list = append(list, c.Subject+": "+c.Text)
+				}
+			}
+			if got := strings.Join(list, "; "); got != want {
+				return fmt.Errorf("reported %q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+	const is = "network east: network east has no gateway, so that proxies of other networks connect to the addresses of its workloads: registryServiceName gw.mesh: "
+	reported(is + `there is no service "gw.mesh"`)
+	const gateway = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: gw}\n" +
+		"spec: {hosts: [gw.mesh], ports: [{number: 15443, name: tls, protocol: TLS}], resolution: STATIC"
+	put(t, filepath.Join(dir, "gw.yaml"), gateway+"}\n")
+	reported(is + "the service has no workload with an IP address")
+	put(t, filepath.Join(dir, "gw.yaml"), gateway+", endpoints: [{address: 203.0.113.1}]}\n")
+	reported("")
+	r.stop()
+}
+
+// TestNetworksKeepTheirGateways: a file of networks that lost all its gateways is on hold until a person
+// confirms it, also after a restart.
+func TestNetworksKeepTheirGateways(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, treeOf(t, map[string]string{"a.yaml": rule("default", "a")}))
+	cfg.MeshNetworksFile = filepath.Join(t.TempDir(), "networks.yaml")
+	put(t, cfg.MeshNetworksFile, "networks: {east: {gateways: [{address: 203.0.113.1, port: 15443}]}}\n")
+	networks := func(r *running, n int) {
+		t.Helper()
+		r.eventually(func() error {
+			s := r.registry.Snapshot()
+			if s == nil || s.MeshNetworks == nil || len(s.MeshNetworks.Spec.GetNetworks()) != n {
+				return fmt.Errorf("in force: %+v", s)
+			}
+			return nil
+		})
+	}
+	held := func(r *running) {
+		t.Helper()
+		r.eventually(func() error {
+			for _, c := range r.conditionsNow() {
+				if c.Reason == "removal-held" && strings.Contains(c.Text, "1 removal of source mesh-networks on hold, the first is MeshNetworks for ") &&
+					strings.Contains(c.Text, string(registry.GatewaysGone)) && strings.Contains(c.Action, "`fairlead release mesh-networks`") {
+					return nil
+				}
+			}
+			return fmt.Errorf("conditions: %+v", r.conditionsNow())
+		})
+	}
+	r := start(t, cfg)
+	networks(r, 1)
+	put(t, cfg.MeshNetworksFile, "networks: {}\n")
+	held(r)
+	networks(r, 1)
+	r.stop()
+	r = start(t, cfg)
+	held(r)
+	networks(r, 1)
+	if err := r.registry.Release("mesh-networks"); err != nil {
+		t.Fatal(err)
+	}
+	networks(r, 0)
+	r.stop()
+	r = start(t, cfg)
+	networks(r, 0)
 	r.stop()
 }

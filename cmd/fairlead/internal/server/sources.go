@@ -102,7 +102,7 @@ func (s *Server) newNetworks() error {
 	}
 	src, err := files.New(files.Config{
 		Name: meshNetworksSource, MeshNetworksFile: s.cfg.MeshNetworksFile,
-		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
+		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitDecision: true,
 	})
 	if err != nil {
 		return err
