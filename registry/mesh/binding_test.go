@@ -144,7 +144,7 @@ func (w *tenants) object(source int, ns string) any {
 	default:
 		vs := testVirtualService(ns, name, "")
 		vs.ExportTo = exports
-		vs.Spec = &networking.VirtualService{Gateways: []string{w.pick("mesh", "mesh", "mesh", "edge/gateway")}}
+		vs.Spec = &networking.VirtualService{Gateways: strings.Fields(w.pick("mesh", "mesh", "mesh", "edge/gateway", "mesh edge/gateway"))}
 		for range w.rng.IntN(4) {
 			vs.Spec.Hosts = append(vs.Spec.Hosts, w.host(source))
 		}

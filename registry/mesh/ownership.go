@@ -482,11 +482,9 @@ func (o *owners) late(source int, vs *VirtualService, h Hostname) bool {
 		if i == source || o.bindings[i] != nil && (own || !o.bindings[i].covers(h) && !o.owns(i, h)) {
 			continue
 		}
-		others := &o.claims[i].routes
-		if !routesSidecars(vs) {
-			others = &o.claims[i].gateways
-		}
-		if len(others.get(h)) > 0 {
+		c := &o.claims[i]
+		if routesSidecars(vs) && len(c.routes.get(h)) > 0 ||
+			routesGateways(vs) && (len(c.gateways.get(h)) > 0 || slices.ContainsFunc(c.routes.get(h), routesGateways)) {
 			return true
 		}
 	}

@@ -260,6 +260,11 @@ func routesSidecars(vs *VirtualService) bool {
 	return len(gateways) == 0 || slices.Contains(gateways, "mesh")
 }
 
+// routesGateways reports whether a VirtualService is for gateways, perhaps besides sidecars.
+func routesGateways(vs *VirtualService) bool {
+	return slices.ContainsFunc(vs.Spec.GetGateways(), func(g string) bool { return g != "mesh" })
+}
+
 // routedNames are the hosts of a VirtualService, and the server names that it matches.
 func routedNames(vs *VirtualService) []Hostname {
 	hosts := vs.Spec.GetHosts()
