@@ -59,9 +59,8 @@ type Status struct {
 	ClosedConnections uint64 `json:"closed_connections"`
 	// SocketProblems say which sockets are missing and cannot be made again, and what this means.
 	SocketProblems []string `json:"socket_problems,omitempty"`
-	// FileProblems say which certificate files of the configuration cannot be used, and why.
-	FileProblems []string `json:"file_problems,omitempty"`
-	// Credentials are those of this host that Envoy has asked for: names, states and ends.
+	// Credentials are those of this host that Envoy has asked for, and certificates in files: names,
+	// states and ends.
 	Credentials []workload.Credential `json:"credentials,omitempty"`
 	// AccessLogs are the logs that Envoy writes to files, and what the rotation of them did.
 	AccessLogs logrotate.Status `json:"access_logs"`
@@ -117,7 +116,6 @@ func (a *Agent) Status() Status {
 		s.DNS = &answers
 	}
 	if a.secrets != nil {
-		s.FileProblems = a.secrets.FileProblems()
 		s.Credentials = a.secrets.Credentials()
 	}
 	s.Unsaved = a.saver.unsaved(time.Now())
@@ -149,7 +147,6 @@ func (a *Agent) Remarks() []string {
 	s, now := a.Status(), time.Now()
 	var out []string
 	out = append(out, s.SocketProblems...)
-	out = append(out, s.FileProblems...)
 	out = append(out, credentialRemarks(s.Credentials)...)
 	out = append(out, s.AccessLogs.Problems...)
 	if s.DNS != nil {

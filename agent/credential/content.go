@@ -115,7 +115,13 @@ const (
 	minRSA = 2048
 )
 
-// readPair checks a certificate with its key. No error has anything of the key.
+// ReadPair checks a certificate with its key, in files of these names. No error has anything of the
+// key.
+func ReadPair(certFile string, chain []byte, keyFile string, key []byte) (*Content, error) {
+	return readPair(files{cert: certFile, key: keyFile}, chain, key)
+}
+
+// readPair checks a certificate with its key.
 func readPair(k files, chain, key []byte) (*Content, error) {
 	chain, certs, err := certificates(k.cert, chain)
 	if err != nil {
@@ -205,6 +211,41 @@ func fitForEnvoy(file string, c *x509.Certificate) error {
 	return nil
 }
 
+// ReadRoots reads roots in a file of that name, of which some may be of a kind that this program does not
+// know: public ones are many and old. was is what the file had before, or nil; it is the result if
+// nothing changed.
+func ReadRoots(file string, b []byte, was *Content) (*Content, error) {
+	var out bytes.Buffer
+	for block := range blocks(b) {
+		if block.Type == certificateBlock {
+			_ = pem.Encode(&out, &pem.Block{Type: certificateBlock, Bytes: block.Bytes})
+		}
+	}
+	if was != nil && was.Revoked == nil && bytes.Equal(was.CA, out.Bytes()) {
+		return was, nil
+	}
+	c := &Content{CA: out.Bytes()}
+	for block := range blocks(c.CA) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+			c.extend(cert)
+		}
+	}
+	if c.NotAfter.IsZero() {
+		return nil, &Error{Broken, fmt.Errorf("reading %q: it has no certificate in PEM, or none that can be parsed", file)}
+	}
+	return c, nil
+}
+
+// extend has the content of authorities last as long as one of them.
+func (c *Content) extend(cert *x509.Certificate) {
+	if c.NotAfter.IsZero() || cert.NotBefore.Before(c.NotBefore) {
+		c.NotBefore = cert.NotBefore
+	}
+	if cert.NotAfter.After(c.NotAfter) {
+		c.NotAfter = cert.NotAfter
+	}
+}
+
 // ReadAuthorities checks authorities, and the list of revoked certificates beside them, in files of these
 // names.
 func ReadAuthorities(file string, ca []byte, listFile string, list []byte) (*Content, error) {
@@ -217,14 +258,9 @@ func readAuthorities(k files, ca, list []byte) (*Content, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Content{CA: ca, NotBefore: certs[0].NotBefore, NotAfter: certs[0].NotAfter}
-	for _, cert := range certs[1:] {
-		if cert.NotBefore.Before(c.NotBefore) {
-			c.NotBefore = cert.NotBefore
-		}
-		if cert.NotAfter.After(c.NotAfter) {
-			c.NotAfter = cert.NotAfter
-		}
+	c := &Content{CA: ca}
+	for _, cert := range certs {
+		c.extend(cert)
 	}
 	if list == nil {
 		return c, nil

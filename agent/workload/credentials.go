@@ -26,9 +26,10 @@ const (
 	settleTime = 100 * time.Millisecond
 )
 
-// Credential is how one secret of a credential stands. It has nothing of a key.
+// Credential is how one secret of a credential, or of certificates in files, stands. It has nothing
+// of a key.
 type Credential struct {
-	// Name is that of Gateways and DestinationRules.
+	// Name is that of Gateways and DestinationRules: a credentialName, or the path of a file.
 	Name string `json:"name"`
 	// Authorities says that it is the authorities that verify the other side, and not a
 	// certificate with its key.
@@ -47,9 +48,9 @@ type Credential struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// held is what is known of one credential. Guarded by the server's mu.
+// held is what is known of the files of one secret. Guarded by the server's mu.
 type held struct {
-	stamp  string              // of the files when they were read last, or empty
+	stamp  string              // of a credential's files when they were read last, or empty
 	read   *credential.Content // what they had, or nil
 	err    error               // why they cannot be used, or nil
 	served *credential.Content // what Envoy gets, or nil
@@ -61,18 +62,17 @@ type held struct {
 // refreshCredential reads the files of a credential if they may have changed. While they cannot
 // be used, the last content that could stays in force.
 func (s *Server) refreshCredential(name string) {
-	// What is read earlier must not replace what is read later.
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	now, d := wallclock.Now(), credential.Directory{Path: s.c.CredentialsDir, Private: s.c.Private}
-	stamp := d.Stamp(name, now)
-	s.mu.Lock()
-	f := s.files[name]
-	again := f != nil && (stamp == "" || stamp != f.held.stamp)
-	s.mu.Unlock()
+	f := s.wantedFile(name)
 	if f == nil {
 		return // nobody wants it any more
 	}
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	now, d := wallclock.Now(), credential.Directory{Path: s.c.CredentialsDir, Private: s.c.Private}
+	stamp := d.Stamp(name, now)
+	s.mu.Lock()
+	again := stamp == "" || stamp != f.held.stamp
+	s.mu.Unlock()
 	var read *credential.Content
 	var err error
 	if again {
@@ -88,7 +88,7 @@ func (s *Server) refreshCredential(name string) {
 
 // serveCredential decides what Envoy gets. s.mu is held.
 func (s *Server) serveCredential(now time.Time, name string, f *fileSecret) {
-	h := f.held
+	h := &f.held
 	f.looked = true
 	if h.read != nil && h.read != h.served && (isReady(h.read, now) || h.served == nil || !isReady(h.served, now)) {
 		v, err := credentialSecret(name, h.read)
@@ -113,7 +113,9 @@ func isReady(c *credential.Content, now time.Time) bool {
 // report is how a credential stands.
 func (h *held) report(name string, now time.Time) Credential {
 	out := Credential{State: credential.Ready}
-	out.Name, out.Authorities = credential.Name(name)
+	if out.Name, out.Authorities = credential.Name(name); IsFileSecret(name) {
+		out.Name, out.Authorities = nameOfFiles(name)
+	}
 	if c := h.served; c != nil {
 		out.Served, out.NotBefore, out.NotAfter, out.ListEnds = true, c.NotBefore, c.NotAfter, c.ListEnds
 		out.Warnings = c.Warnings
@@ -166,25 +168,30 @@ func credentialSecret(name string, c *credential.Content) (*secret, error) {
 	return newSecret(name, bytes.Join([][]byte{c.CA, c.Revoked}, []byte{0}), &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: v}})
 }
 
-// rejectCredential records that Envoy rejects a secret.
-func (s *Server) rejectCredential(name, version, reason string) {
+// reject records that Envoy rejects a secret.
+func (s *Server) reject(name, version, reason string) {
 	const most = 256
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.files[name]; f != nil && f.held != nil && f.now != nil && f.now.version == version {
+	if f := s.files[name]; f != nil && f.now != nil && f.now.version == version {
 		f.held.rejected = safetext.Sanitize(reason, most)
 	}
 }
 
-// Credentials are the credentials that Envoy has asked for, sorted by name.
+// Credentials are the credentials and certificates in files that Envoy has asked for, sorted by the
+// name of the secret. The public roots of the host are among them only if something is wrong.
 func (s *Server) Credentials() []Credential {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := wallclock.Now()
 	var out []Credential
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		if f := s.files[name]; f.held != nil && f.looked {
-			out = append(out, f.held.report(name, now))
+		f := s.files[name]
+		if !f.looked {
+			continue
+		}
+		if c := f.held.report(name, now); name != SystemRoots || c.State != credential.Ready {
+			out = append(out, c)
 		}
 	}
 	return out
@@ -276,8 +283,8 @@ func (s *Server) credentialNames() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
-	for name, f := range s.files {
-		if f.held != nil {
+	for name := range s.files {
+		if credential.IsSecret(name) {
 			out = append(out, name)
 		}
 	}

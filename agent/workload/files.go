@@ -1,9 +1,7 @@
 package workload
 
 import (
-	"bytes"
-	"crypto/tls"
-	"encoding/pem"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,12 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/agent/credential"
+	"github.com/fairlead/fairlead/internal/wallclock"
 )
 
 // Names of secrets that are in files, as in Istio: file-cert:CERTIFICATE~KEY,
@@ -69,16 +68,18 @@ func IsFileSecret(name string) bool {
 // isHostSecret reports whether a secret is read from files of this host.
 func isHostSecret(name string) bool { return IsFileSecret(name) || credential.IsSecret(name) }
 
-// fileSecret is a secret that streams want. Guarded by the server's mu.
+// fileSecret is a secret that streams want.
 type fileSecret struct {
+	// reading is held while its files are read, before the server's mu: what is read earlier must not
+	// replace what is read later.
+	reading sync.Mutex
+
+	// Guarded by the server's mu.
 	users int     // streams
 	now   *secret // the newest usable content, or nil
 	// looked means that the files have been looked at: without content, there is none.
 	looked bool
-	// held is what is known of a credential; nil for other secrets.
-	held *held
-	// problem is why the files cannot be used now, or empty.
-	problem string
+	held   held
 }
 
 // useFile adds a stream to a secret's users, and reads the files if it is the first one.
@@ -91,9 +92,6 @@ func (s *Server) useFile(name string) error {
 			return err
 		}
 		f = &fileSecret{}
-		if credential.IsSecret(name) {
-			f.held = &held{}
-		}
 		s.files[name] = f
 	}
 	f.users++
@@ -116,8 +114,8 @@ func (s *Server) useFile(name string) error {
 // count is how many secrets of a kind streams want. s.mu is held.
 func (s *Server) count(credentials bool) int {
 	n := 0
-	for _, f := range s.files {
-		if (f.held != nil) == credentials {
+	for name := range s.files {
+		if credential.IsSecret(name) == credentials {
 			n++
 		}
 	}
@@ -154,65 +152,69 @@ func (s *Server) refreshFiles() {
 // refreshFile reads a secret's files. While they cannot be used, the last content that could
 // stays in force.
 func (s *Server) refreshFile(name string) {
-	now, err := s.readFile(name)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.files[name]
+	f := s.wantedFile(name)
 	if f == nil {
 		return // nobody wants it any more
 	}
-	f.looked = true
-	problem := ""
-	if err != nil {
-		problem = err.Error()
-	}
-	if problem != f.problem {
-		if f.problem = problem; problem != "" {
-			s.log.Warn("a certificate file of the configuration cannot be used; the last good content stays in force", "name", name, "err", problem)
-		} else {
-			s.log.Info("a certificate file of the configuration can be used again", "name", name)
-		}
-	}
-	if err == nil && (f.now == nil || f.now.version != now.version) {
-		f.now = now
-	}
-	s.wakeStreams()
-}
-
-// FileProblems say which files of the configuration cannot be used, and why.
-func (s *Server) FileProblems() []string {
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	s.mu.Lock()
+	was := f.held.read
+	s.mu.Unlock()
+	read, err := s.readFile(name, was)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		if p := s.files[name].problem; p != "" {
-			out = append(out, name+": "+p)
-		}
-	}
-	return out
+	f.held.read, f.held.err = read, err
+	s.serveCredential(wallclock.Now(), name, f)
 }
 
-func (s *Server) readFile(name string) (*secret, error) {
+// wantedFile is a secret that streams want; or nil.
+func (s *Server) wantedFile(name string) *fileSecret {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.files[name]
+}
+
+// readFile reads the files of a secret; was is what they had before, or nil.
+func (s *Server) readFile(name string, was *credential.Content) (*credential.Content, error) {
 	switch {
 	case name == SystemRoots:
-		roots, err := s.systemRoots()
-		return rootsSecret(name, roots, err)
+		return s.systemRoots(was)
 	case strings.HasPrefix(name, rootPrefix):
-		roots, err := s.rootsIn(strings.TrimPrefix(name, rootPrefix))
-		return rootsSecret(name, roots, err)
+		return s.rootsIn(strings.TrimPrefix(name, rootPrefix), was)
 	case strings.HasPrefix(name, filesPrefix):
-		return s.readQuery(name)
+		return s.readQuery(name, was)
 	default:
 		cert, key, ok := strings.Cut(strings.TrimPrefix(name, certPrefix), "~")
 		if !ok || strings.Contains(key, "~") {
 			return nil, errors.New("the name is not file-cert:CERTIFICATE~KEY")
 		}
-		return s.readPair(name, cert, key)
+		return s.readPair(cert, key)
 	}
 }
 
+// nameOfFiles is how the status names a secret that is in files: by the path of its certificate or
+// authorities, as the configuration has it.
+func nameOfFiles(name string) (path string, authorities bool) {
+	if path, ok := strings.CutPrefix(name, rootPrefix); ok {
+		return path, true
+	}
+	if pair, ok := strings.CutPrefix(name, certPrefix); ok {
+		path, _, _ := strings.Cut(pair, "~")
+		return path, false
+	}
+	q, err := url.ParseQuery(strings.TrimPrefix(name, filesPrefix))
+	if err != nil {
+		return name, false
+	}
+	if q.Has("ca") {
+		return q.Get("ca"), true
+	}
+	return cmp.Or(q.Get("cert"), name), false
+}
+
 // readQuery reads what the query of a name says.
-func (s *Server) readQuery(name string) (*secret, error) {
+func (s *Server) readQuery(name string, was *credential.Content) (*credential.Content, error) {
 	q, err := url.ParseQuery(strings.TrimPrefix(name, filesPrefix))
 	if err != nil {
 		return nil, fmt.Errorf("reading the name of a secret: %w", err)
@@ -225,21 +227,26 @@ func (s *Server) readQuery(name string) (*secret, error) {
 	}
 	switch {
 	case q.Has("cert") && q.Has("key") && len(q) == 2:
-		return s.readPair(name, in("cert"), in("key"))
+		return s.readPair(in("cert"), in("key"))
 	case q.Has("ca") && len(q) == 1:
-		roots, err := s.rootsIn(in("ca"))
-		return rootsSecret(name, roots, err)
+		return s.rootsIn(in("ca"), was)
 	case q.Has("ca") && q.Has("crl") && len(q) == 2:
-		return s.readRevoked(name, q.Get("ca") == system, in("ca"), in("crl"))
+		return s.readRevoked(q.Get("ca") == system, in("ca"), in("crl"))
 	}
 	return nil, errors.New("the name is none of files:cert=CERTIFICATE&key=KEY, files:ca=ROOTS and files:ca=ROOTS&crl=LIST")
 }
 
 // readRevoked reads roots and a list of revoked certificates. Without a list that can be read there is no
 // secret: an Envoy would take revoked certificates, or reject whatever uses the secret.
-func (s *Server) readRevoked(name string, public bool, caPath, listPath string) (*secret, error) {
-	roots, err := s.systemRoots()
-	if !public {
+func (s *Server) readRevoked(public bool, caPath, listPath string) (*credential.Content, error) {
+	var roots []byte
+	var err error
+	if public {
+		var c *credential.Content
+		if c, err = s.systemRoots(nil); err == nil {
+			roots = c.CA
+		}
+	} else {
 		roots, err = s.readPEM(caPath)
 	}
 	if err != nil {
@@ -253,14 +260,14 @@ func (s *Server) readRevoked(name string, public bool, caPath, listPath string) 
 	if err != nil {
 		return nil, fmt.Errorf("using a list of revoked certificates: %w", err)
 	}
-	return credentialSecret(name, c)
+	return c, nil
 }
 
 // systemRoots are the public roots of this host.
-func (s *Server) systemRoots() ([]byte, error) {
+func (s *Server) systemRoots(was *credential.Content) (*credential.Content, error) {
 	var errs []error
 	for _, path := range s.c.SystemRootFiles {
-		roots, err := s.rootsIn(path)
+		roots, err := s.rootsIn(path, was)
 		if err == nil {
 			return roots, nil
 		}
@@ -269,29 +276,16 @@ func (s *Server) systemRoots() ([]byte, error) {
 	return nil, fmt.Errorf("no public root certificates on this host; install the package ca-certificates, or set SSL_CERT_FILE for the agent: %w", errors.Join(errs...))
 }
 
-func (s *Server) rootsIn(path string) ([]byte, error) {
+// rootsIn are the roots in a file; was is what it had before, or nil.
+func (s *Server) rootsIn(path string, was *credential.Content) (*credential.Content, error) {
 	b, err := s.readPEM(path)
 	if err != nil {
 		return nil, err
 	}
-	roots := blocks(b, func(t string) bool { return t == "CERTIFICATE" })
-	if len(roots) == 0 {
-		return nil, fmt.Errorf("reading %q: it has no certificate in PEM", path)
-	}
-	return roots, nil
+	return credential.ReadRoots(path, b, was)
 }
 
-// rootsSecret is a secret with what was read.
-func rootsSecret(name string, roots []byte, err error) (*secret, error) {
-	if err != nil {
-		return nil, err
-	}
-	return newSecret(name, roots, &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{
-		ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(roots)},
-	}})
-}
-
-func (s *Server) readPair(name, certPath, keyPath string) (*secret, error) {
+func (s *Server) readPair(certPath, keyPath string) (*credential.Content, error) {
 	cert, err := s.readPEM(certPath)
 	if err != nil {
 		return nil, err
@@ -300,30 +294,7 @@ func (s *Server) readPair(name, certPath, keyPath string) (*secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert = blocks(cert, func(t string) bool { return t == "CERTIFICATE" })
-	key = blocks(key, func(t string) bool { return t == "PRIVATE KEY" || strings.HasSuffix(t, " PRIVATE KEY") })
-	// The two files are not replaced at one moment: between, they do not fit. Its message has
-	// nothing of the key.
-	if _, err := tls.X509KeyPair(cert, key); err != nil {
-		return nil, fmt.Errorf("using the certificate %q with the key %q: %w", certPath, keyPath, err)
-	}
-	return newSecret(name, slices.Concat(cert, key), &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{
-		TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(cert), PrivateKey: inline(key)},
-	}})
-}
-
-// blocks are the blocks of PEM that are wanted, and nothing else of a file.
-func blocks(b []byte, want func(kind string) bool) []byte {
-	var out bytes.Buffer
-	for {
-		var block *pem.Block
-		if block, b = pem.Decode(b); block == nil {
-			return out.Bytes()
-		}
-		if want(block.Type) {
-			_ = pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes})
-		}
-	}
+	return credential.ReadPair(certPath, cert, keyPath, key)
 }
 
 // readPEM reads a file that the configuration names. The agent has the rights of its Envoy,
@@ -336,7 +307,7 @@ func (s *Server) readPEM(path string) ([]byte, error) {
 	// Opening a named pipe would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("reading a certificate file: %w", err)
+		return nil, unreadable(fmt.Errorf("reading a certificate file: %w", err))
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
@@ -357,6 +328,15 @@ func (s *Server) readPEM(path string) ([]byte, error) {
 		return nil, fmt.Errorf("reading %q: it has more than %d MiB", path, maxFile>>20)
 	}
 	return b, nil
+}
+
+// unreadable is an error with the state of a file that cannot be opened.
+func unreadable(err error) error {
+	state := credential.Unreadable
+	if errors.Is(err, fs.ErrNotExist) {
+		state = credential.Missing
+	}
+	return &credential.Error{State: state, Err: err}
 }
 
 // checkPrivate refuses a file of the agent's own directories, whatever links lead there. It

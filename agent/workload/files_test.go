@@ -17,6 +17,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead/fairlead/agent/credential"
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
@@ -67,9 +68,11 @@ func (s *Server) versionOf(name string) (string, string) {
 	case f == nil:
 		return "", "not in use"
 	case f.now == nil:
-		return "", f.problem
+		return "", f.held.err.Error()
+	case f.held.err != nil:
+		return f.now.version, f.held.err.Error()
 	default:
-		return f.now.version, f.problem
+		return f.now.version, ""
 	}
 }
 
@@ -110,7 +113,7 @@ func TestFilesThatAreServed(t *testing.T) {
 		"file-root:" + in("dir/own.pem"):                           "own directory",
 		"file-root:" + in("state/../state/own.pem"):                "own directory",
 		"file-cert:" + in("own.pem") + "~" + in("state/own.key"):   "own directory",
-		"file-cert:" + in("a.pem") + "~" + in("b.key"):             "private key",
+		"file-cert:" + in("a.pem") + "~" + in("b.key"):             "belong together",
 		"file-cert:" + in("a.pem"):                                 "CERTIFICATE~KEY",
 		"file-cert:" + in("a.pem") + "~" + in("a.key") + "~" + dir: "CERTIFICATE~KEY",
 	} {
@@ -124,8 +127,14 @@ func TestFilesThatAreServed(t *testing.T) {
 			t.Errorf("%s: version %q, problem %q, want %q", name, version, got, problem)
 		}
 	}
-	if n := len(s.FileProblems()); n != 15 {
-		t.Errorf("%d problems are in the status", n)
+	problems := 0
+	for _, c := range s.Credentials() {
+		if c.State != credential.Ready {
+			problems++
+		}
+	}
+	if problems != 15 {
+		t.Errorf("%d problems are in the status", problems)
 	}
 }
 

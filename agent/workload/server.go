@@ -75,8 +75,7 @@ type Server struct {
 	streams map[*session]struct{}
 	files   map[string]*fileSecret // by the name of the secret
 
-	reading sync.Mutex    // held while a credential is read; before mu
-	wanted  chan struct{} // signals that streams want another credential
+	wanted chan struct{} // signals that streams want another credential
 }
 
 // secret is one secret as it is sent. Immutable.

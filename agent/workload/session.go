@@ -198,7 +198,7 @@ func (x *session) handle(r request) error {
 		x.s.log.Error("Envoy rejected a secret (NACK)", "names", slices.Sorted(maps.Keys(x.names)), "err", r.fault.GetMessage())
 		if len(x.names) == 1 { // else the answer does not say which; an Envoy has a stream for each
 			for name := range x.names {
-				x.s.rejectCredential(name, x.sent[name], r.fault.GetMessage())
+				x.s.reject(name, x.sent[name], r.fault.GetMessage())
 			}
 		}
 	}

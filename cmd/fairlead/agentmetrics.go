@@ -184,11 +184,13 @@ const maxCredentialSeries = 256
 func (c *agentCollector) collectCredentials(ch chan<- prometheus.Metric, list []workload.Credential) {
 	list = workload.Foremost(list)
 	counts := map[credential.State]int{credential.Ready: 0}
+	seen := map[string]bool{} // two secrets may have one file
 	for i, x := range list {
 		counts[x.State]++
-		if i >= maxCredentialSeries {
+		if i >= maxCredentialSeries || seen[x.Name] {
 			continue
 		}
+		seen[x.Name] = true
 		if !x.NotAfter.IsZero() {
 			ch <- prometheus.MustNewConstMetric(c.credentialEnd, prometheus.GaugeValue, float64(x.NotAfter.Unix()), x.Name)
 		}

@@ -148,7 +148,7 @@ func unusableCredentials(p *Proxies, _ *Sources, _ time.Time) (out []Condition) 
 		}
 		out = append(out, Condition{
 			Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: text,
-			Action: "repair the folder of that name below --credentials-dir of the agent on host " + x.Host + "; docs/credentials.md has its files. Servers that name it fail their handshakes, unless it was good before",
+			Action: "repair the file of that path on host " + x.Host + ", or the folder of that name below --credentials-dir of its agent; docs/credentials.md has its files. Servers that name it fail their handshakes, unless it was good before",
 		})
 	}
 	return out
