@@ -94,7 +94,7 @@ func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 		}
 	}
 	findings = append(findings, untranslatable(t.objects(), manifest.Error)...)
-	in := analysis.Input{Objects: t.objects(), MeshConfig: settings, Foreign: t.foreign(settings)}
+	in := analysis.Input{Objects: t.objects(), MeshConfig: settings, Foreign: t.foreign(settings), Bound: t.boundNamespaces()}
 	if t.Catalog != nil {
 		findings = append(findings, t.Catalog.findings...)
 		in.Catalogs, in.OtherSources = t.Catalog.fragments, t.Catalog.partial

@@ -47,6 +47,16 @@ func (t *tree) foreign(settings *mesh.MeshConfig) []mesh.Conflict {
 	return slices.DeleteFunc(slices.Clone(t.snapshot(settings).Conflicts), func(c mesh.Conflict) bool { return !c.Foreign })
 }
 
+// boundNamespaces are the namespaces that sources are bound to, sorted.
+func (t *tree) boundNamespaces() []string {
+	var out []string
+	for _, b := range t.bound {
+		out = append(out, b.Namespaces...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // clone is a tree to which other files can be added.
 func (t *tree) clone() *tree {
 	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, bound: maps.Clone(t.bound)}

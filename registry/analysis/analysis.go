@@ -152,6 +152,8 @@ type Input struct {
 	// Foreign are the hosts of others that sources which are bound to namespaces name,
 	// as a snapshot of the mesh has them among its conflicts.
 	Foreign []mesh.Conflict
+	// Bound are the namespaces that sources are bound to.
+	Bound []string
 	// OtherSources says that services may come from elsewhere too, a catalog for
 	// instance: then it is no error that a host is unknown here.
 	OtherSources bool

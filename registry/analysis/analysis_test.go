@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write the golden parts anew")
 
 // TestCases analyzes the manifests of each archive and compares the findings with
-// the part named "want". A case whose name begins with "others" has other sources.
+// the part named "want". The part "bound" has the namespaces that sources are bound to. A case whose name begins with "others" has other sources.
 func TestCases(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -44,6 +44,9 @@ func TestCases(t *testing.T) {
 					continue
 				case strings.HasPrefix(f.Name, "catalog"):
 					in.Catalogs = append(in.Catalogs, catalog(f.Name, string(f.Data)))
+					continue
+				case f.Name == "bound":
+					in.Bound = strings.Fields(string(f.Data))
 					continue
 				case f.Name == "meshconfig.yaml":
 					config, faults := manifest.DecodeMeshConfig(f.Name, f.Data)

@@ -39,19 +39,30 @@ func gateways(w *meshIndex, r *report) {
 	r.under(CodeSelectsNothing, func(r *report) { gatewaySelectors(w, r, all) })
 }
 
-// serversLeftOut merges Gateways as each workload has them, and as one would that has exactly the labels of a
-// selector.
+// gatewayHost is what says which Gateways a host has.
+type gatewayHost struct {
+	namespace string
+	labels    map[string]string
+}
+
+// reaches reports whether a gateway host has a Gateway, as package view decides it.
+func (w *meshIndex) reaches(g gatewayObject, h gatewayHost) bool {
+	return mesh.Selects(g.Spec.GetSelector(), h.labels) && (g.Namespace == h.namespace || !slices.Contains(w.in.Bound, g.Namespace))
+}
+
+// serversLeftOut merges Gateways as each workload has them, and as one would that is in the namespace of a
+// Gateway and has exactly the labels of its selector.
 func serversLeftOut(w *meshIndex, r *report, all []gatewayObject) {
 	objects := map[*mesh.Gateway]*manifest.Object{}
-	sets := map[string]map[string]string{}
-	add := func(labels map[string]string) { sets[labelText(labels)] = labels }
+	hosts := map[string]gatewayHost{}
+	add := func(h gatewayHost) { hosts[h.namespace+" "+labelText(h.labels)] = h }
 	for _, g := range all {
 		objects[g.Gateway] = g.object
-		add(g.Spec.GetSelector())
+		add(gatewayHost{g.Namespace, g.Spec.GetSelector()})
 	}
 	for o, spec := range specs[*networking.WorkloadEntry](w) {
 		if len(all) > 0 && o.Valid {
-			add(spec.GetLabels())
+			add(gatewayHost{o.Meta.Namespace, spec.GetLabels()})
 		}
 	}
 	type finding struct {
@@ -59,10 +70,10 @@ func serversLeftOut(w *meshIndex, r *report, all []gatewayObject) {
 		kept   *networking.Server
 	}
 	seen := map[finding]bool{}
-	for _, text := range slices.Sorted(maps.Keys(sets)) {
+	for _, text := range slices.Sorted(maps.Keys(hosts)) {
 		var list []*mesh.Gateway
 		for _, g := range all {
-			if mesh.Selects(g.Spec.GetSelector(), sets[text]) {
+			if w.reaches(g, hosts[text]) {
 				list = append(list, g.Gateway)
 			}
 		}
@@ -112,15 +123,24 @@ func gatewaySelectors(w *meshIndex, r *report, all []gatewayObject) {
 	}
 	for _, g := range all {
 		labels := g.Spec.GetSelector()
-		found := len(labels) == 0
+		bound := slices.Contains(w.in.Bound, g.Namespace)
+		found := len(labels) == 0 && !bound
 		for o, spec := range specs[*networking.WorkloadEntry](w) {
-			found = found || o.Valid && mesh.Selects(labels, spec.GetLabels())
+			found = found || o.Valid && w.reaches(g, gatewayHost{o.Meta.Namespace, spec.GetLabels()})
 		}
 		for o, spec := range specs[*networking.WorkloadGroup](w) {
-			found = found || o.Valid && mesh.Selects(labels, spec.GetTemplate().GetLabels())
+			found = found || o.Valid && w.reaches(g, gatewayHost{o.Meta.Namespace, spec.GetTemplate().GetLabels()})
 		}
-		if !found {
-			r.warn(place{g.object, "spec.selector"}, "no workload of the mesh has the labels %s, so no gateway has these servers", strings.TrimSpace(labelText(labels)))
+		whose := "of the mesh"
+		if bound {
+			whose = "of namespace " + g.Namespace + ", to which its source is bound,"
+		}
+		switch at := (place{g.object, "spec.selector"}); {
+		case found:
+		case len(labels) == 0:
+			r.warn(at, "there is no workload %s so no gateway has these servers", whose)
+		default:
+			r.warn(at, "no workload %s has the labels %s, so no gateway has these servers", whose, strings.TrimSpace(labelText(labels)))
 		}
 	}
 }

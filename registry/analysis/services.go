@@ -2,6 +2,7 @@ package analysis
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -58,11 +59,15 @@ func unusedWorkloads(w *meshIndex, r *report) {
 			used[x.object] = true
 		}
 	}
-	for _, spec := range specs[*networking.Gateway](w) {
+	for o, spec := range specs[*networking.Gateway](w) {
 		if len(spec.GetSelector()) == 0 {
 			continue
 		}
-		for _, x := range w.workloads.selected("", spec.GetSelector()) {
+		namespace := "" // of any
+		if slices.Contains(w.in.Bound, o.Meta.Namespace) {
+			namespace = o.Meta.Namespace
+		}
+		for _, x := range w.workloads.selected(namespace, spec.GetSelector()) {
 			used[x.object] = true // a gateway gets what its Gateways say
 		}
 	}
