@@ -1,8 +1,9 @@
 // Mutants is a mutation test of the code that decides what is kept from one snapshot to the
 // next: the fields of keys, the parts of hashes and comparisons, and the steps that find
-// what a change affects.
+// what a change affects. In files with rules for users (gateways, networks, credentials), it
+// takes out each decision, too.
 //
-// It finds the sites by their shape in the syntax tree (sites.go). It copies each file,
+// It finds the sites by their shape in the syntax tree (sites.go, rules.go). It copies each file,
 // and puts a switch around each site. The tests of the packages are built once with the
 // copies (go test -overlay), so the worktree does not change. For each site, the tests run
 // with that one switch set, the shortest first: the property tests

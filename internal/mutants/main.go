@@ -39,7 +39,7 @@ func main() {
 
 // packages are those whose sites are mutated.
 func packages() []string {
-	return []string{"registry/mesh", "xds/view", "xds/cache", "xds", "xds/envoy"}
+	return []string{"registry/mesh", "registry/manifest/webhook", "agent/credential", "xds/view", "xds/cache", "xds", "xds/envoy"}
 }
 
 // testRun is a run of some tests of one binary.
@@ -57,11 +57,11 @@ func properties() []testRun {
 	}
 }
 
-// packageTests are all short tests of the packages.
-func packageTests(packages []string) []testRun {
+// packageTests are all short tests of the packages, or those of which the name matches.
+func packageTests(packages []string, only string) []testRun {
 	var out []testRun
 	for _, p := range packages {
-		out = append(out, testRun{name: p, pkg: p})
+		out = append(out, testRun{name: p, pkg: p, run: only})
 	}
 	return out
 }
@@ -76,7 +76,7 @@ type result struct {
 
 type settings struct {
 	root, work, state           string
-	file, tests                 string
+	file, tests, only           string
 	budget                      time.Duration
 	jobs                        int
 	list, again, propertiesOnly bool
@@ -87,7 +87,8 @@ func run(ctx context.Context, out io.Writer) error {
 	flag.StringVar(&s.work, "work", filepath.Join(os.TempDir(), "fairlead-mutants"), "a directory for binaries and copies")
 	flag.StringVar(&s.state, "state", "", "file with results, one line for each site; by default in -work")
 	flag.StringVar(&s.file, "file", "", "only sites whose file and function (a/b.go Type.func) match a regular expression")
-	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,xds/cache,xds,xds/envoy,registry", "the packages whose short tests run, besides the property tests")
+	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,registry/manifest/webhook,registry/analysis,agent/credential,agent/workload,internal/istiod,xds/cache,xds,xds/envoy,registry", "the packages whose short tests run, besides the property tests")
+	flag.StringVar(&s.only, "run", "", "only tests of the packages whose names match a regular expression, for a first look: run the survivors with -again and without it")
 	flag.DurationVar(&s.budget, "budget", 0, "stop after this time")
 	flag.IntVar(&s.jobs, "jobs", runtime.NumCPU(), "how many sites run at a time")
 	flag.BoolVar(&s.list, "list", false, "list the sites, and run nothing")
@@ -131,9 +132,12 @@ func (s *settings) mutateAll(ctx context.Context, out io.Writer) error {
 		}
 		return nil
 	}
-	runs := properties()
+	var runs []testRun
+	if s.only == "" {
+		runs = properties()
+	}
 	if !s.propertiesOnly {
-		runs = append(runs, packageTests(strings.Split(s.tests, ","))...)
+		runs = append(runs, packageTests(strings.Split(s.tests, ","), s.only)...)
 	}
 	if runs, err = s.build(ctx, overlay, runs); err != nil {
 		return err
@@ -328,7 +332,7 @@ func (s *settings) results(sites []*site) ([]result, error) {
 			sums[x.File] = hex.EncodeToString(sum[:8])
 		}
 		seen[x.name()]++
-		all[i] = result{Site: x.name() + " #" + strconv.Itoa(seen[x.name()]), Sum: sums[x.File], All: !s.propertiesOnly}
+		all[i] = result{Site: x.name() + " #" + strconv.Itoa(seen[x.name()]), Sum: sums[x.File], All: !s.propertiesOnly && s.only == ""}
 	}
 	return all, nil
 }

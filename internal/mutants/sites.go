@@ -132,17 +132,15 @@ func (f *finder) function(fn *ast.FuncDecl) {
 	if fn.Recv != nil && len(fn.Recv.List) > 0 {
 		f.fn = typeName(fn.Recv.List[0].Type) + "." + f.fn
 	}
-	switch {
-	case keyFuncs.MatchString(fn.Name.Name), writesKey(fn):
+	rules := ruleFiles.MatchString(f.file)
+	step := keyFuncs.MatchString(fn.Name.Name) || writesKey(fn) || isStep(fn) || isComparison(fn)
+	if step || rules {
 		f.statements(fn.Body)
 		f.conditions(fn.Body)
-		f.literals(fn.Body, true)
-	case isStep(fn), isComparison(fn):
-		f.statements(fn.Body)
-		f.conditions(fn.Body)
-		f.literals(fn.Body, true)
-	default:
-		f.literals(fn.Body, false)
+	}
+	f.literals(fn.Body, step)
+	if rules {
+		f.rules(fn)
 	}
 }
 
