@@ -83,6 +83,8 @@ type Config struct {
 	Owners OwnerStore
 	// KeySets may be nil: then the only keys are those that objects have inline.
 	KeySets KeySets
+	// GatewayNames may be nil: then gateways of networks that have a name have no address.
+	GatewayNames GatewayNames
 	// BoundPrivateKeys is that of [mesh.Input].
 	BoundPrivateKeys bool
 	// HostRest is for how long a host that its owner names no more is kept from

@@ -48,7 +48,6 @@ func (l *loop) awaitKeys(now time.Time) bool {
 	if settled || !now.Before(l.keys.until) {
 		l.keys.until = time.Time{}
 	}
-	l.pushes.hold = l.keys.until
 	return !l.keys.until.IsZero()
 }
 

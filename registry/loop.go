@@ -22,6 +22,7 @@ type loop struct {
 	pushes  *pushes
 	record  ownerRecord
 	keys    keys
+	names   gatewayNames
 	// addresses are those of hosts that have none of their own.
 	addresses addressRecord
 
@@ -228,6 +229,8 @@ func (l *loop) publishDue(now time.Time) {
 		l.pushes.note(change{config: true}, now)
 	}
 	waiting := l.awaitKeys(now)
+	waiting = l.awaitNames(now) || waiting
+	l.pushes.hold = later(l.keys.until, l.names.until)
 	switch {
 	case prev == nil && len(missing) > 0:
 		if now.Before(l.waitUntil()) {
@@ -273,7 +276,7 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 		Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing,
 		Bindings: l.record.bindings, Owners: l.record.owners, Unsettled: l.record.unsettled(missing),
 		KeySets: l.keys.current, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys,
-		Allocations: l.addresses.current,
+		Allocations: l.addresses.current, GatewayAddresses: l.names.current,
 	})
 	l.record.take(next, now)
 	l.pushes.pushed(config, now)

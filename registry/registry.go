@@ -181,6 +181,10 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 	if r.cfg.KeySets != nil {
 		keys = r.cfg.KeySets.Changed()
 	}
+	var names <-chan struct{}
+	if r.cfg.GatewayNames != nil {
+		names = r.cfg.GatewayNames.Changed()
+	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
@@ -195,6 +199,8 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 			l.release(source, time.Now())
 		case <-keys:
 			l.readKeys(time.Now())
+		case <-names:
+			l.readNames(time.Now())
 		case <-wake.C:
 		}
 		now := time.Now()

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/registry/codes"
+	"github.com/fairlead/fairlead/registry/gatewaynames"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
@@ -48,4 +54,27 @@ func unreached(s *mesh.Snapshot, catalog *catalogReading) (findings []finding) {
 			"Give it a serviceAccount and an agent, or remove the PeerAuthentication that disables mTLS", u.Address, u.Service.Hostname, u.Network)
 	}
 	return findings
+}
+
+// maxGatewayLookups bounds how long names of gateways are looked up, all together.
+const maxGatewayLookups = 15 * time.Second
+
+// lookUpGateways looks up the names of gateways as a server on this machine would. It says which ones are
+// left out.
+func (t *tree) lookUpGateways(cmd *cobra.Command) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), maxGatewayLookups)
+	defer cancel()
+	names := map[string][]netip.Addr{}
+	for _, name := range t.networks.GatewayNames() {
+		addresses, err := gatewaynames.Once(ctx, gatewaynames.System, name)
+		if err == nil {
+			names[name] = addresses
+			continue
+		}
+		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "the gateway %s is left out: %v\n", name, err); err != nil {
+			return err
+		}
+	}
+	t.gateways = mesh.NewGatewayAddresses(names)
+	return nil
 }

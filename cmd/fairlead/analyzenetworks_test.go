@@ -71,9 +71,16 @@ spec: {address: 10.4.0.1, labels: {app: orders}}
 	if _, out, _ := cli(t, append(args, "--mesh-networks", good)...); !strings.Contains(out, "203.0.113.1") || strings.Contains(out, "10.1.0.1\"") {
 		t.Error("render takes no notice of the networks")
 	}
-	bad := write("bad.txt", "networks: {a: {gateways: [{address: gw.example, port: 1}]}}")
+	named := write("named.txt", "networks: {a: {endpoints: [{fromCidr: 10.1.0.0/16}], gateways: [{address: gw.invalid, port: 15443}]}}")
+	if code, out, _ := cli(t, "analyze", "--mesh-networks", named, manifests); code != 0 || strings.Contains(out, "MeshNetworks") || !strings.Contains(out, `workload 10.1.0.2 of orders.shop.mesh takes no mTLS`) {
+		t.Errorf("a gateway with a name counts as none: exit code %d\n%s", code, out)
+	}
+	if code, out, errs := cli(t, append(args, "--mesh-networks", named)...); !strings.Contains(errs, "the gateway gw.invalid is left out: ") || !strings.Contains(out, "10.1.0.1\"") {
+		t.Errorf("render with a name that nobody knows: exit code %d\n%s", code, errs)
+	}
+	bad := write("bad.txt", "networks: {a: {gateways: [{address: gw_1!, port: 1}]}}")
 	for _, command := range []string{"analyze", "validate"} {
-		if code, out, _ := cli(t, command, "--mesh-networks", bad, manifests); code != 1 || !strings.Contains(out, `error [FL0120] MeshNetworks networks.a.gateways[0].address: "gw.example" is a name`) {
+		if code, out, _ := cli(t, command, "--mesh-networks", bad, manifests); code != 1 || !strings.Contains(out, `error [FL0120] MeshNetworks networks.a.gateways[0].address: "gw_1!" is neither an IP address nor a DNS name`) {
 			t.Errorf("%s: exit code %d\n%s", command, code, out)
 		}
 	}

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +36,8 @@ type tree struct {
 	Catalog *catalogReading
 	// networks are those of the mesh; or nil.
 	networks *mesh.Networks
+	// gateways are the addresses of names of gateways; nil means that each has one.
+	gateways *mesh.GatewayAddresses
 	// bound are the bindings of files of sources that are bound to namespaces, one
 	// for all files of a source.
 	bound map[*manifest.File]*mesh.Binding
@@ -59,7 +63,7 @@ func (t *tree) boundNamespaces() []string {
 
 // clone is a tree to which other files can be added.
 func (t *tree) clone() *tree {
-	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, bound: maps.Clone(t.bound)}
+	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, gateways: t.gateways, bound: maps.Clone(t.bound)}
 }
 
 // objects are all objects of the tree, in order.
@@ -234,9 +238,20 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 		fragments = append(fragments, &mesh.Fragment{Source: "mesh-networks", MeshNetworks: t.networks})
 	}
 	return mesh.Merge(mesh.Input{
-		Fallback: settings, Fragments: fragments, Bindings: bindings,
+		GatewayAddresses: cmp.Or(t.gateways, assumedGateways(t.networks)),
+		Fallback:         settings, Fragments: fragments, Bindings: bindings,
 		Allocations: addresses.Of(addresses.Default(), fragments, bindings), // as a server without a record
 	})
+}
+
+// assumedGateways are an address for each name of a gateway: what is checked without the nameservers
+// of the server must not depend on those of this machine.
+func assumedGateways(networks *mesh.Networks) *mesh.GatewayAddresses {
+	names := map[string][]netip.Addr{}
+	for _, name := range networks.GatewayNames() {
+		names[name] = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, 1})} // for documentation
+	}
+	return mesh.NewGatewayAddresses(names)
 }
 
 // fragment is what the files with a binding give.

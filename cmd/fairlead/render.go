@@ -144,6 +144,9 @@ func (f *renderFlags) render(cmd *cobra.Command) (*renderedProxy, error) {
 		return nil, err
 	}
 	t.networks = networks
+	if err := t.lookUpGateways(cmd); err != nil {
+		return nil, err
+	}
 	if err := t.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return nil, err
 	}

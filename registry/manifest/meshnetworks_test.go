@@ -53,16 +53,17 @@ func TestMeshNetworksFaults(t *testing.T) {
 		"meshNetworks: {networks: {}}": `networks.yaml:1:15: error [FL0110] MeshNetworks meshNetworks: the networks are below this field, as in a file for Kubernetes; write them alone into the file, which begins with "networks:"`,
 		"kind: ConfigMap\ndata: {meshNetworks: 'networks: {}'}": `networks.yaml:2:22: error [FL0110] MeshNetworks data.meshNetworks: the networks are below this field, as in a file for Kubernetes; ` +
 			`write them alone into the file, which begins with "networks:"`,
-		`networks: {"": {}}`:                   `networks.yaml:1:16: error [FL0120] MeshNetworks networks[""]: the name of the network is empty`,
-		ends("{}"):                             `networks.yaml:1:28: error [FL0120] MeshNetworks networks.a.endpoints[0]: the entry says nothing; write fromCidr or fromRegistry`,
-		ends("{fromCidr: 10.0.0.0/33}"):        `networks.yaml:1:39: error [FL0120] MeshNetworks networks.a.endpoints[0].fromCidr: "10.0.0.0/33" is not a CIDR block; write an address, a slash and the number of fixed bits, as in "10.0.0.0/8"`,
-		ends("{fromRegistry: a/b}"):            `networks.yaml:1:43: error [FL0120] MeshNetworks networks.a.endpoints[0].fromRegistry: "a/b" is no name of a registry: write Kubernetes for everything in files, or the name of a Consul datacenter`,
-		ends("{fromRegistry: a, fromCidr: b}"): `networks.yaml:1:46: error [FL0116] MeshNetworks networks.a.endpoints[0].fromCidr: fromRegistry and fromCidr exclude one another; keep one of them`,
-		gws("{port: 1}"):                       `networks.yaml:1:27: error [FL0120] MeshNetworks networks.a.gateways[0]: the gateway has no address; write address or registryServiceName`,
-		gws("{address: 10.0.0.1}"):             `networks.yaml:1:27: error [FL0120] MeshNetworks networks.a.gateways[0].port: port 0 is out of range; use 1 to 65535`,
-		gws("{address: gw.example.com, port: 1}"): `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "gw.example.com" is a name, and the server does not look up names of gateways; ` +
-			`write its IP addresses, one gateway for each, or registryServiceName with a service of the mesh`,
-		gws("{address: 10.0.0.0.1, port: 1}"):         `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "10.0.0.0.1" is not an IP address; write one such as "10.0.0.1" or "::1"`,
+		`networks: {"": {}}`:                          `networks.yaml:1:16: error [FL0120] MeshNetworks networks[""]: the name of the network is empty`,
+		ends("{}"):                                    `networks.yaml:1:28: error [FL0120] MeshNetworks networks.a.endpoints[0]: the entry says nothing; write fromCidr or fromRegistry`,
+		ends("{fromCidr: 10.0.0.0/33}"):               `networks.yaml:1:39: error [FL0120] MeshNetworks networks.a.endpoints[0].fromCidr: "10.0.0.0/33" is not a CIDR block; write an address, a slash and the number of fixed bits, as in "10.0.0.0/8"`,
+		ends("{fromRegistry: a/b}"):                   `networks.yaml:1:43: error [FL0120] MeshNetworks networks.a.endpoints[0].fromRegistry: "a/b" is no name of a registry: write Kubernetes for everything in files, or the name of a Consul datacenter`,
+		ends("{fromRegistry: a, fromCidr: b}"):        `networks.yaml:1:46: error [FL0116] MeshNetworks networks.a.endpoints[0].fromCidr: fromRegistry and fromCidr exclude one another; keep one of them`,
+		gws("{port: 1}"):                              `networks.yaml:1:27: error [FL0120] MeshNetworks networks.a.gateways[0]: the gateway has no address; write address or registryServiceName`,
+		gws("{address: 10.0.0.1}"):                    `networks.yaml:1:27: error [FL0120] MeshNetworks networks.a.gateways[0].port: port 0 is out of range; use 1 to 65535`,
+		gws("{address: gw_1!, port: 1}"):              `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "gw_1!" is neither an IP address nor a DNS name; write an address or a name of the gateway`,
+		gws("{address: '*.example', port: 1}"):        `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "*.example" is neither an IP address nor a DNS name; write an address or a name of the gateway`,
+		gws("{address: gw.localhost, port: 1}"):       `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "gw.localhost" is a name of a loopback address, and other hosts cannot connect to it; write an address or a name of the gateway`,
+		gws("{address: 10.0.0.0.1, port: 1}"):         `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: "10.0.0.0.1" is neither an IP address nor a DNS name; write an address or a name of the gateway`,
 		gws("{address: 0.0.0.0, port: 1}"):            `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: 0.0.0.0 is no address that other hosts can connect to; write an address of the gateway`,
 		gws("{address: 127.0.0.2, port: 1}"):          `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: 127.0.0.2 is no address that other hosts can connect to; write an address of the gateway`,
 		gws("{address: '::1', port: 1}"):              `networks.yaml:1:37: error [FL0120] MeshNetworks networks.a.gateways[0].address: ::1 is no address that other hosts can connect to; write an address of the gateway`,
@@ -116,5 +117,31 @@ func TestMeshNetworksAreBounded(t *testing.T) {
 		if got, faults := manifest.DecodeMeshNetworks("networks.yaml", []byte(text)); got != nil || len(faults) != 1 || !strings.Contains(faults[0].Message, want) {
 			t.Errorf("got %v, %v; want %s", got, faults, want)
 		}
+	}
+}
+
+// TestNamesOfGateways holds that gateways may have names, up to a limit.
+func TestNamesOfGateways(t *testing.T) {
+	t.Parallel()
+	text := func(n int) []byte {
+		var b strings.Builder
+		b.WriteString("networks:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "  n%d: {gateways: [{address: GW-%d.Example., port: 15443}, {address: gw-%d.example, port: 15444}, {address: 203.0.113.1, port: 1}, {registryServiceName: gw.mesh, port: 1}]}\n", i, i, i)
+		}
+		return []byte(b.String())
+	}
+	got, faults := manifest.DecodeMeshNetworks("networks.yaml", text(2))
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if names := fmt.Sprint(got.GatewayNames()); names != "[gw-0.example gw-1.example]" {
+		t.Errorf("names %s", names)
+	}
+	if _, faults := manifest.DecodeMeshNetworks("networks.yaml", text(256)); len(faults) > 0 {
+		t.Error(faults)
+	}
+	if got, faults := manifest.DecodeMeshNetworks("networks.yaml", text(257)); got != nil || !strings.Contains(fmt.Sprint(faults), "the gateways have 257 names; at most 256 are looked up") {
+		t.Error(faults)
 	}
 }

@@ -42,6 +42,8 @@ type Input struct {
 	BoundPrivateKeys bool
 	// Allocations are the addresses of hosts that have none of their own; nil means none.
 	Allocations *Allocations
+	// GatewayAddresses are the addresses of names of gateways in MeshNetworks; nil means none.
+	GatewayAddresses *GatewayAddresses
 }
 
 // NewSnapshot merges the fragments of the sources, which are in order of precedence: if two
@@ -71,6 +73,9 @@ func Merge(in Input) *Snapshot {
 			s.MeshConfig = cmp.Or(f.MeshConfig, s.MeshConfig)
 			s.MeshNetworks = cmp.Or(f.MeshNetworks, s.MeshNetworks)
 		}
+	}
+	if s.MeshNetworks != nil {
+		s.MeshNetworks = s.MeshNetworks.withAddresses(in.GatewayAddresses, prev.MeshNetworks)
 	}
 	fragments := s.restrict(prev, in)
 	diff := s.mergeTables(prev, fragments)

@@ -14,6 +14,10 @@ import (
 type Networks struct {
 	Meta
 	Spec *meshconfig.MeshNetworks
+	// of are the networks as they are written, where a snapshot has addresses in place of names, and
+	// sign says which.
+	of   *Networks
+	sign string
 }
 
 // ParseRange reads fromCidr of MeshNetworks: a CIDR block, or one address. Addresses of IPv4 are the

@@ -123,7 +123,7 @@ func gatewaysOf(s *mesh.Snapshot, g *meshconfig.Network_IstioNetworkGateway) (li
 	}
 	a, err := netip.ParseAddr(g.GetAddress())
 	if err != nil {
-		return nil, fmt.Sprintf("address %s: it is no IP address", g.GetAddress())
+		return nil, fmt.Sprintf("address %s: the name has no known address", g.GetAddress())
 	}
 	return []networkGateway{{a.String(), g.GetPort()}}, ""
 }

@@ -16,6 +16,7 @@ import (
 const (
 	maxNetworks         = 1000
 	maxNetworkEndpoints = 10_000
+	maxGatewayNames     = 256
 	// MaxNetworkGateways is how many gateways of a network there can be.
 	MaxNetworkGateways = 64
 )
@@ -31,7 +32,7 @@ func MeshNetworks(m *meshconfig.MeshNetworks) []Fault {
 		return faults
 	}
 	endpoints := 0
-	registries := map[string]string{}
+	registries, names := map[string]string{}, map[string]bool{}
 	var ranges []networkRange
 	for _, name := range sorted(m.GetNetworks()) {
 		at, n := c.key(name), m.GetNetworks()[name]
@@ -47,7 +48,13 @@ func MeshNetworks(m *meshconfig.MeshNetworks) []Fault {
 		}
 		for i, g := range n.GetGateways() {
 			at.item("gateways", i).networkGateway(g)
+			if a := g.GetAddress(); a != "" && !isIP(a) {
+				names[strings.ToLower(strings.TrimSuffix(a, "."))] = true
+			}
 		}
+	}
+	if len(names) > maxGatewayNames {
+		c.wrong("the gateways have %d names; at most %d are looked up", len(names), maxGatewayNames)
 	}
 	if endpoints > maxNetworkEndpoints {
 		c.wrong("the networks have %d endpoints; at most %d are read", endpoints, maxNetworkEndpoints)
@@ -144,11 +151,11 @@ func (c cursor) gatewayAddress(address string) {
 	c = c.at("address")
 	a, err := netip.ParseAddr(address)
 	switch {
-	case err != nil && whyNotFQDN(address) == "":
-		c.wrong("%q is a name, and the server does not look up names of gateways; write its IP addresses, one gateway for each, "+
-			"or registryServiceName with a service of the mesh", address)
-	case err != nil:
-		c.because(cmp.Or(whyNotIP(address), "it is no IP address"))
+	case err != nil && whyNotFQDN(address) != "":
+		c.wrong("%q is neither an IP address nor a DNS name; write an address or a name of the gateway", address)
+	case err != nil && mesh.LocalAddress(address) != "":
+		c.wrong("%q is %s, and other hosts cannot connect to it; write an address or a name of the gateway", address, mesh.LocalAddress(address))
+	case err != nil: // the server looks it up
 	case a.Zone() != "" || a.Unmap().IsUnspecified() || a.Unmap().IsLoopback() || a.Unmap().IsMulticast():
 		c.wrong("%s is no address that other hosts can connect to; write an address of the gateway", address)
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/files"
-	"github.com/fairlead/fairlead/xds/view"
 )
 
 // TokenRequest asks for a join token.
@@ -83,8 +82,8 @@ type Sources struct {
 	Consul []consul.Status `json:"consul,omitempty"`
 	// Keys are those of issuers of RequestAuthentications.
 	Keys KeySets `json:"keys"`
-	// Networks are those of MeshNetworks of which no gateway can be used.
-	Networks []view.NetworkWithoutGateway `json:"networks,omitempty"`
+	// Networks are how the gateways of MeshNetworks stand.
+	Networks Networks `json:"networks,omitzero"`
 	// Old are sources that serve an old state, Unsaved those whose state is not on disk.
 	Old     []string `json:"old,omitempty"`
 	Unsaved []string `json:"unsaved,omitempty"`
@@ -235,12 +234,8 @@ func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, err
 
 func (s *Server) sourcesNow() Sources {
 	why := s.NotReady()
-	var networks []view.NetworkWithoutGateway
-	if snap := s.registry.Snapshot(); snap != nil {
-		networks = view.NetworksWithoutGateways(snap)
-	}
 	return Sources{
-		Networks: networks,
+		Networks: s.networkStatus(),
 		Ready:    len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
 		Consul: s.catalogs.status(), Old: s.catalogs.old(time.Now()), Unsaved: s.unsaved(), Clock: s.clockRemarks(), Keys: s.keyStatus(),
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/gatewaynames"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -67,7 +69,14 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 			func(_ *Proxies, s *Sources) { s.Keys.Over = 1 },
 		},
 		"network-gateway": {func(_ *Proxies, s *Sources) {
-			s.Networks = []view.NetworkWithoutGateway{{Network: "east", Why: []string{"registryServiceName gw.mesh: there is no service"}}}
+			s.Networks.WithoutGateway = []view.NetworkWithoutGateway{{Network: "east", Why: []string{"registryServiceName gw.mesh: there is no service"}}}
+		}, func(_ *Proxies, s *Sources) {
+			s.Networks.Names = []gatewaynames.Status{{Name: "gw.example", Err: "no such host", Since: now}}
+		}, func(_ *Proxies, s *Sources) {
+			s.Networks.Names = []gatewaynames.Status{
+				{Name: "gw.example", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, Err: "no such host", Since: now.Add(-time.Minute)},
+				{Name: "just-now.example", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, Err: "no such host", Since: now.Add(-time.Second)},
+			}
 		}},
 		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
 		"consul-unreadable": {catalog(func(st *consul.Status) { st.Unreadable = []string{"web: not JSON"} })},

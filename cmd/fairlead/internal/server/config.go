@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/tracing"
 	"github.com/fairlead/fairlead/internal/loglevel"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/gatewaynames"
 )
 
 // Config is what a control plane is made from. Every field is a flag of
@@ -52,6 +53,8 @@ type Config struct {
 	// PrometheusSD serves the list of proxies at HTTPAddress, in plaintext, as /sd/prometheus;
 	// otherwise it is on admin.sock only.
 	PrometheusSD bool
+	// lookupGateway looks up names of gateways; nil means that the system does.
+	lookupGateway gatewaynames.Lookup
 	// Tracer takes what is known of each change; nil means that nobody does.
 	Tracer *tracing.Tracer
 	// FileSD is a file that the same list is written to; empty means none.

@@ -1,14 +1,18 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // TestNetworksFollowTheirFile: the networks of --mesh-networks are in force with the first snapshot,
@@ -93,6 +97,62 @@ func TestNetworkWithoutGatewayIsReported(t *testing.T) {
 	reported(is + "the service has no workload with an IP address")
 	put(t, filepath.Join(dir, "gw.yaml"), gateway+", endpoints: [{address: 203.0.113.1}]}\n")
 	reported("")
+	r.stop()
+}
+
+// TestGatewayNamesAreLookedUp: a gateway has the addresses of its name from the first snapshot on. They stay
+// while the name is not known any more, over a restart, too, and that is a condition.
+func TestGatewayNamesAreLookedUp(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, treeOf(t, map[string]string{"a.yaml": rule("default", "a")}))
+	cfg.MeshNetworksFile = filepath.Join(t.TempDir(), "networks.yaml")
+	put(t, cfg.MeshNetworksFile, "networks: {east: {gateways: [{address: gw.example, port: 15443}]}}\n")
+	cfg.lookupGateway = func(_ context.Context, name string) ([]netip.Addr, error) {
+		if name != "gw.example." {
+			return nil, fmt.Errorf("nobody knows %s", name)
+		}
+		return []netip.Addr{netip.MustParseAddr("203.0.113.1")}, nil
+	}
+	first := func(r *running) string {
+		t.Helper()
+		var s *mesh.Snapshot
+		r.eventually(func() error {
+			if s = r.registry.Snapshot(); s == nil || s.MeshNetworks == nil {
+				return errors.New("there are no networks yet")
+			}
+			return nil
+		})
+		return s.MeshNetworks.Spec.GetNetworks()["east"].GetGateways()[0].GetAddress()
+	}
+	r := start(t, cfg)
+	if got := first(r); got != "203.0.113.1" {
+		t.Errorf("the first snapshot has %s", got)
+	}
+	r.stop()
+
+	cfg.lookupGateway = func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no nameserver answers") }
+	r = start(t, cfg)
+	if got := first(r); got != "203.0.113.1" {
+		t.Errorf("after a restart, the first snapshot has %s", got)
+	}
+	r.eventually(func() error {
+		if list := r.sourcesNow().Networks.Names; len(list) != 1 || list[0].Err != "no nameserver answers" || len(list[0].Addresses) != 1 {
+			return fmt.Errorf("names: %+v", list)
+		}
+		return nil
+	})
+	put(t, cfg.MeshNetworksFile, "networks: {east: {gateways: [{address: gone.example, port: 15443}]}}\n")
+	r.eventually(func() error {
+		got := map[string]string{}
+		for _, c := range r.conditionsNow() {
+			got[c.Subject] = c.Reason + " " + c.Text
+		}
+		if !strings.HasPrefix(got["gateway gone.example"], "network-gateway the name gone.example of a gateway of networks cannot be looked up, so that the gateway is left out: no nameserver answers") ||
+			!strings.HasSuffix(got["network east"], "address gone.example: the name has no known address") {
+			return fmt.Errorf("conditions: %v", got)
+		}
+		return nil
+	})
 	r.stop()
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/gatewaynames"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/view"
@@ -49,6 +50,7 @@ type Server struct {
 	agents    *agents.Source
 	presence  *presence // of hosts, for the streams
 	keys      *jwks.Store
+	names     *gatewaynames.Names
 	registry  *registry.Registry
 	xds       *xds.Server
 	listener  net.Listener
@@ -72,7 +74,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	// What a flag may be wrong about comes before the authority, which is for ever.
 	for _, step := range []func(context.Context) error{
-		s.newFiles, s.newCatalogs, s.bind, s.fitDescriptors, s.newAdmin, s.newAuthority, s.newKeys, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
+		s.newFiles, s.newCatalogs, s.bind, s.fitDescriptors, s.newAdmin, s.newAuthority, s.newKeys, s.newNames, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())
@@ -152,7 +154,7 @@ func (s *Server) newRegistry(context.Context) error {
 	}
 	s.registry, err = registry.New(registry.Config{
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
-		KeySets: &keySets{store: s.keys}, BoundPrivateKeys: s.cfg.Keys.BoundPrivate,
+		GatewayNames: s.names, KeySets: &keySets{store: s.keys}, BoundPrivateKeys: s.cfg.Keys.BoundPrivate,
 		AddressRange: addressRange, AddressStore: s.hostAddresses(),
 		Bindings: bound, Owners: s.hostOwners(), HostRest: s.cfg.HostRest, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
 		Observe: s.observePublished(), SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare, RemovalWindow: s.cfg.RemovalWindow,
@@ -246,6 +248,7 @@ func (s *Server) Run(ctx context.Context) error {
 		"spiffe_id", s.authority.TrustDomain().IDString(), "http", s.admin.Address())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.keys.Run(ctx) })
+	g.Go(func() error { return s.names.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.xds.Run(ctx) })
 	g.Go(func() error { return s.admin.Run(ctx) })

@@ -46,5 +46,8 @@ func (s *Server) unsaved() []string {
 	if why := s.registry.Status().AddressesUnsaved; why != "" {
 		out = append(out, "saving host-addresses.json failed: after a restart hosts may get other addresses: "+why)
 	}
+	if why := s.names.Unsaved(); why != "" {
+		out = append(out, "saving gateway-addresses.json failed: after a restart gateways of networks may have no addresses: "+why)
+	}
 	return out
 }
