@@ -117,23 +117,37 @@ func TestMergedServers(t *testing.T) {
 		"redirects_share_a_host":  {[][]string{{"HTTP 80 REDIRECT a.b"}, {"HTTP 80 c.d"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
 		"redirect_after_HTTP":     {[][]string{{"HTTP 80 a.b"}, {"HTTP 80 REDIRECT c.d"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
 		"HTTP_after_redirect_TLS": {[][]string{{"HTTP 80 REDIRECT a.b"}, {"HTTPS 80 SIMPLE c.d"}}, "80 HTTP http.80=0.0", "http.80=0.0", "1.0:0.0"},
-		"HTTP_at_two_binds": {[][]string{{"HTTP 80 a.b @10.0.0.1"}, {"HTTP 80 a.b @10.0.0.2"}},
-			"80 HTTP 10.0.0.1 http.80.10.0.0.1=0.0; 80 HTTP 10.0.0.2 http.80.10.0.0.2=1.0", "http.80.10.0.0.1=0.0; http.80.10.0.0.2=1.0", ""},
-		"third_server_at_the_second_bind": {[][]string{{"HTTP 80 a.b @10.0.0.1"}, {"HTTP 80 a.b @10.0.0.2"}, {"HTTP 80 c.d @10.0.0.2"}},
-			"80 HTTP 10.0.0.1 http.80.10.0.0.1=0.0; 80 HTTP 10.0.0.2 http.80.10.0.0.2=1.0,2.0", "http.80.10.0.0.1=0.0; http.80.10.0.0.2=1.0,2.0", ""},
-		"back_at_the_first_bind": {[][]string{{"HTTP 80 a.b @10.0.0.1"}, {"HTTP 80 a.b @10.0.0.2"}, {"HTTP 80 c.d @10.0.0.1"}},
-			"80 HTTP 10.0.0.1 http.80.10.0.0.1=0.0,2.0; 80 HTTP 10.0.0.2 http.80.10.0.0.2=1.0", "http.80.10.0.0.1=0.0,2.0; http.80.10.0.0.2=1.0", ""},
+		"HTTP_at_two_binds": {
+			[][]string{{"HTTP 80 a.b @10.0.0.1"}, {"HTTP 80 a.b @10.0.0.2"}},
+			"80 HTTP 10.0.0.1 http.80.10.0.0.1=0.0; 80 HTTP 10.0.0.2 http.80.10.0.0.2=1.0", "http.80.10.0.0.1=0.0; http.80.10.0.0.2=1.0", "",
+		},
+		"third_server_at_the_second_bind": {
+			[][]string{{"HTTP 80 a.b @10.0.0.1"}, {"HTTP 80 a.b @10.0.0.2"}, {"HTTP 80 c.d @10.0.0.2"}},
+			"80 HTTP 10.0.0.1 http.80.10.0.0.1=0.0; 80 HTTP 10.0.0.2 http.80.10.0.0.2=1.0,2.0", "http.80.10.0.0.1=0.0; http.80.10.0.0.2=1.0,2.0", "",
+		},
+		"back_at_the_first_bind": {
+			[][]string{{"HTTP 80 a.b @10.0.0.1"}, {"HTTP 80 a.b @10.0.0.2"}, {"HTTP 80 c.d @10.0.0.1"}},
+			"80 HTTP 10.0.0.1 http.80.10.0.0.1=0.0,2.0; 80 HTTP 10.0.0.2 http.80.10.0.0.2=1.0", "http.80.10.0.0.1=0.0,2.0; http.80.10.0.0.2=1.0", "",
+		},
 		"one_name_of_two_ports": {[][]string{{"HTTPS 443 SIMPLE a.b", "HTTPS 443 SIMPLE c.d"}}, "443 HTTPS https.443.p.g0.n=0.0", "https.443.p.g0.n=0.0", "0.1:0.0"},
 		"two_names_of_ports":    {[][]string{{"HTTPS 443/p SIMPLE a.b", "HTTPS 443/q SIMPLE c.d"}}, "443 HTTPS https.443.p.g0.n=0.0,0.1", "https.443.p.g0.n=0.0; https.443.q.g0.n=0.1", ""},
-		"HTTPS_and_TLS": {[][]string{{"HTTPS 443 SIMPLE a.b"}, {"TLS 443 PASSTHROUGH c.d"}},
-			"443 HTTPS https.443.p.g0.n=0.0; 443 TLS =1.0", "https.443.p.g0.n=0.0", ""},
+		"HTTPS_and_TLS": {
+			[][]string{{"HTTPS 443 SIMPLE a.b"}, {"TLS 443 PASSTHROUGH c.d"}},
+			"443 HTTPS https.443.p.g0.n=0.0; 443 TLS =1.0", "https.443.p.g0.n=0.0", "",
+		},
 		"TLS_for_one_host": {[][]string{{"TLS 443 PASSTHROUGH a.b"}, {"HTTPS 443 SIMPLE c.d a.b"}}, "443 TLS =0.0", "", "1.0:0.0"},
-		"hosts_of_the_left_out": {[][]string{{"HTTPS 443 SIMPLE a.b"}, {"HTTPS 443 SIMPLE c.d a.b"}, {"HTTPS 443 SIMPLE c.d"}},
-			"443 HTTPS https.443.p.g0.n=0.0,2.0", "https.443.p.g0.n=0.0; https.443.p.g2.n=2.0", "1.0:0.0"},
-		"one_host_at_two_ports": {[][]string{{"HTTPS 443 SIMPLE a.b"}, {"HTTPS 8443 SIMPLE a.b"}},
-			"443 HTTPS https.443.p.g0.n=0.0; 8443 HTTPS https.8443.p.g1.n=1.0", "https.443.p.g0.n=0.0; https.8443.p.g1.n=1.0", ""},
-		"plaintext_after_TLS": {[][]string{{"HTTPS 443 SIMPLE a.b"}, {"TCP 443 c.d"}, {"TCP 443 e.f"}},
-			"443 HTTPS https.443.p.g0.n=0.0; 443 TCP =1.0", "https.443.p.g0.n=0.0", "2.0:1.0"},
+		"hosts_of_the_left_out": {
+			[][]string{{"HTTPS 443 SIMPLE a.b"}, {"HTTPS 443 SIMPLE c.d a.b"}, {"HTTPS 443 SIMPLE c.d"}},
+			"443 HTTPS https.443.p.g0.n=0.0,2.0", "https.443.p.g0.n=0.0; https.443.p.g2.n=2.0", "1.0:0.0",
+		},
+		"one_host_at_two_ports": {
+			[][]string{{"HTTPS 443 SIMPLE a.b"}, {"HTTPS 8443 SIMPLE a.b"}},
+			"443 HTTPS https.443.p.g0.n=0.0; 8443 HTTPS https.8443.p.g1.n=1.0", "https.443.p.g0.n=0.0; https.8443.p.g1.n=1.0", "",
+		},
+		"plaintext_after_TLS": {
+			[][]string{{"HTTPS 443 SIMPLE a.b"}, {"TCP 443 c.d"}, {"TCP 443 e.f"}},
+			"443 HTTPS https.443.p.g0.n=0.0; 443 TCP =1.0", "https.443.p.g0.n=0.0", "2.0:1.0",
+		},
 		"TCP_and_HTTP": {[][]string{{"TCP 80 a.b"}, {"HTTP 80 a.b"}}, "80 TCP =0.0", "", "1.0:0.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +203,7 @@ func TestCommonHosts(t *testing.T) {
 	} {
 		hosts := func(text string) []mesh.Hostname {
 			var out []mesh.Hostname
-			for _, h := range strings.Fields(text) {
+			for h := range strings.FieldsSeq(text) {
 				out = append(out, mesh.Hostname(h))
 			}
 			return out
