@@ -209,14 +209,11 @@ func (sc *sidecarScope) hostFilters(l *networking.IstioEgressListener) map[strin
 		if !ok {
 			continue
 		}
-		excluded := len(ns) > 1 && ns[0] == '~'
-		if excluded {
-			ns = ns[1:]
-		}
-		switch ns {
-		case "~":
-			continue
-		case ".":
+		ns, excluded := strings.CutPrefix(ns, "~")
+		switch {
+		case excluded && ns == "": // "~/*" imports nothing, and takes away what other entries import
+			ns = "*"
+		case ns == ".":
 			ns = sc.namespace()
 		}
 		f := out[ns]

@@ -110,6 +110,8 @@ func TestSidecarScope(t *testing.T) {
 	w.routes("shop", "r", `{"hosts":["own.mesh"],"http":[{"route":[{"destination":{"host":"behind.mesh","port":{"number":81}}}]}]}`)
 	w.sidecar("shop", "narrow", `{"workloadSelector":{"labels":{"app":"narrow"}},"egress":[{"hosts":["./*"]}]}`)
 	w.sidecar("shop", "some", `{"workloadSelector":{"labels":{"app":"some"}},"egress":[{"hosts":["*/*","~other/public.mesh"]}]}`)
+	w.sidecar("shop", "less", `{"workloadSelector":{"labels":{"app":"less"}},"egress":[{"hosts":["./*","other/*","~/named.mesh","~/own.mesh"]}]}`)
+	w.sidecar("shop", "none", `{"workloadSelector":{"labels":{"app":"none"}},"egress":[{"hosts":["./*","~/*"]}]}`)
 	w.sidecar("istio-system", "default", `{"egress":[{"hosts":["~/*"]}]}`)
 	x := NewIndex(w.snapshot())
 	all := []string{"own.mesh", "public.mesh", "hidden.mesh", "named.mesh", "nobody.mesh"}
@@ -120,6 +122,8 @@ func TestSidecarScope(t *testing.T) {
 	}{
 		{"shop", "narrow", []string{"own.mesh"}, true},
 		{"shop", "some", []string{"own.mesh", "named.mesh"}, true},
+		{"shop", "less", []string{"public.mesh"}, false}, // without a namespace, an exception is for all
+		{"shop", "none", nil, false},
 		{"shop", "web", nil, false}, // the root's Sidecar lets nothing through
 	} {
 		v := x.Build(proxyIn(c.ns, map[string]string{"app": c.app}))
