@@ -230,6 +230,15 @@ func (h *Host) StartAgent(workload, address string, args ...string) {
 	h.Agent = h.Start(h.Label, ProxyUser, append(argv, args...)...)
 }
 
+// Rejoin has the next start of the agent join with a new token and an empty state directory.
+func (h *Host) Rejoin() {
+	h.lan.tb.Helper()
+	if err := os.RemoveAll(h.lan.StateDir(h.Label)); err != nil {
+		h.lan.tb.Fatal(err)
+	}
+	h.joined = false
+}
+
 func (h *Host) envoy() string {
 	h.lan.tb.Helper()
 	if h.Envoy != "" {

@@ -126,6 +126,15 @@ const loadTime = 10 * time.Minute
 // for the rate gets fewer requests and not a queue that grows.
 func (c *Client) StartLoad(tb testing.TB, url string, rate int) *Load {
 	tb.Helper()
+	return StartLoad(tb, rate, func(ctx context.Context) error {
+		_, err := c.Get(ctx, url)
+		return err
+	})
+}
+
+// StartLoad is [Client.StartLoad] with any request; ask ends by itself.
+func StartLoad(tb testing.TB, rate int, ask func(context.Context) error) *Load {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), loadTime)
 	l := &Load{cancel: cancel, ended: ctx.Done()}
 	tb.Cleanup(func() { l.Stop() })
@@ -146,7 +155,7 @@ func (c *Client) StartLoad(tb testing.TB, url string, rate int) *Load {
 			}
 			l.wg.Go(func() {
 				began := time.Now()
-				_, err := c.Get(context.WithoutCancel(ctx), url)
+				err := ask(context.WithoutCancel(ctx))
 				<-slots
 				l.count(began, err)
 			})

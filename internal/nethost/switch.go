@@ -24,9 +24,15 @@ func NewSwitch(tb testing.TB, net int) *Switch {
 // Plug connects a host by its eth0, without an address.
 func (s *Switch) Plug(h *Host) {
 	s.h.tb.Helper()
-	s.h.IP("link", "add", h.Name, "type", "veth", "peer", "name", "eth0", "netns", h.Name)
+	s.PlugAs(h, "eth0")
+}
+
+// PlugAs is Plug by another interface, for hosts on several switches.
+func (s *Switch) PlugAs(h *Host, device string) {
+	s.h.tb.Helper()
+	s.h.IP("link", "add", h.Name, "type", "veth", "peer", "name", device, "netns", h.Name)
 	s.h.IP("link", "set", h.Name, "master", "br0", "up")
-	h.IP("link", "set", "eth0", "up")
+	h.IP("link", "set", device, "up")
 }
 
 // Unplug takes a host off the switch. Neither end of a connection hears of it.

@@ -69,22 +69,20 @@ func TestUnhealthyBehindGateway(t *testing.T) {
 	s.a.awaitAny(ledger, "orders-b1", "orders-b2")
 	load := s.a.ask.StartLoad(t, ledger, rate)
 	envoytest.Eventually(t, envoytest.Patience, func() error {
-		n, err := s.b.connections("orders-b1", openNow)
-		if err == nil && n == 0 {
-			err = errors.New("site b's gateway has no connection to the host that is to fail")
+		if s.b.accepted("orders-b1") == 0 {
+			return errors.New("site b's gateway has no connection to the host that is to fail")
 		}
-		return err
+		return nil
 	})
 	killed := time.Now()
 	s.b.apps["orders-b1"].Kill()
 	s.b.awaitHealth("unhealthy", "orders-b1")
 	known := since(killed)
 	envoytest.Eventually(t, envoytest.Patience, func() error {
-		n, err := s.b.connections("orders-b1", openNow)
-		if err == nil && n > 0 {
-			err = fmt.Errorf("site b's gateway has %d connections to the host that is unhealthy", n)
+		if n := s.b.accepted("orders-b1"); n > 0 {
+			return fmt.Errorf("site b's gateway has %d connections to the host that is unhealthy", n)
 		}
-		return err
+		return nil
 	})
 	ended := since(killed)
 	load.Wait(t, rate/10) // what was under way then
@@ -117,8 +115,8 @@ func TestHostOfOtherSiteWithoutPower(t *testing.T) {
 	known := since(cut)
 	// The load has new connections all the time: the gateway passes none of them to the host.
 	quiet := func() (toDead, toOther int) {
-		toDead, err1 := s.b.connections("orders-b1", sinceEver)
-		toOther, err2 := s.b.connections("orders-b2", sinceEver)
+		toDead, err1 := s.b.connections("orders-b1")
+		toOther, err2 := s.b.connections("orders-b2")
 		if err := errors.Join(err1, err2); err != nil {
 			t.Fatal(err)
 		}
@@ -132,15 +130,15 @@ func TestHostOfOtherSiteWithoutPower(t *testing.T) {
 		}
 		return nil
 	})
-	r := load.Now()
 	s.a.awaitOnly(ledger, "orders-b2")
 	s.b.Replug(s.b.hosts["orders-b1"].Host)
 	s.b.awaitHealth("healthy", "orders-b1")
-	end := load.Stop()
+	r := load.Stop()
 	last := max(0, r.LastFailure.Sub(cut))
 	t.Logf("site b's server knows after %s; %d of %d requests failed, the last after %s: %v", known, r.Failed, r.Failed+r.Good, last, r.Errors)
-	if last > lostWithin || end.Failed > r.Failed {
-		t.Errorf("requests failed %s after the cut, and %d more later: %v", last, end.Failed-r.Failed, end.Errors)
+	// A connection from before the cut may be used late. It ends with the first request, by perTryTimeout.
+	if last > lostWithin {
+		t.Errorf("requests failed %s after the cut: %v", last, r.Errors)
 	}
 }
 
@@ -157,7 +155,7 @@ func TestServersAway(t *testing.T) {
 	}
 	for _, l := range []*site{s.b, s.a} {
 		s.startServer(l)
-		l.AwaitLive("edge-"+l.name, "web-"+l.name, "orders-"+l.name+"1", "orders-"+l.name+"2")
+		l.AwaitLive(l.labels()...)
 		between.Wait(t, rate)
 	}
 	s.unharmed(within)
@@ -172,7 +170,7 @@ func TestLineBetweenSitesCut(t *testing.T) {
 	s.a.awaitAny(ledger, "orders-b1", "orders-b2")
 	inA, inB := s.a.ask.StartLoad(t, orders, rate), s.b.ask.StartLoad(t, ledger, rate)
 	edge := s.a.hosts["edge-a"]
-	edge.Load("table ip cut { chain between { type filter hook postrouting priority 200; oifname " + fmt.Sprintf("v%da", s.link) + " drop; }\n}")
+	edge.Load("table ip cut { chain between { type filter hook postrouting priority 200; oifname " + outside + " drop; }\n}")
 	cut := time.Now()
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if a, err := s.a.ask.Get(t.Context(), ledger); err == nil {
@@ -199,10 +197,10 @@ func TestGatewayMoves(t *testing.T) {
 	load := s.a.ask.StartLoad(t, ledger, rate)
 	load.Wait(t, rate)
 	edge := s.b.hosts["edge-b"]
-	moved := fmt.Sprintf("10.%d.0.3", s.link)
-	edge.IP("address", "add", moved+"/24", "dev", fmt.Sprintf("v%db", s.link))
-	old := s.b.outer
-	s.b.outer = moved
+	const another = 99
+	moved, old := s.between.IP4(another), s.b.outer[0]
+	edge.IP("address", "add", moved+"/24", "dev", outside)
+	s.b.outer[0] = moved
 	s.networks(s.example("mesh-networks.yaml"))
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		out, err := s.a.EnvoyAdmin("web-a", "/clusters")

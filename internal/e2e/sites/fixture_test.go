@@ -3,6 +3,7 @@ package sites
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -10,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +18,6 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/hosttest"
 	"github.com/fairlead/fairlead/internal/meshtest"
-	"github.com/fairlead/fairlead/internal/nethost"
 	"github.com/fairlead/fairlead/internal/parallel"
 )
 
@@ -26,9 +25,6 @@ func TestMain(m *testing.M) {
 	parallel.WaitingForEnvoys()
 	os.Exit(meshtest.Main(m))
 }
-
-// links tells the networks between the sites of one test process apart.
-var links atomic.Int64
 
 // The hosts of a site by the last number of their addresses, as in examples/two-sites.
 const (
@@ -47,114 +43,13 @@ const (
 // client is who calls in both sites.
 const client = "spiffe://cluster.local/ns/shop/sa/web"
 
-// site is a group of hosts on a switch, with a control plane of its own.
-type site struct {
-	*hosttest.LAN
-
-	t    *testing.T
-	name string // a or b
-	// outer is the address of its gateway that the other site reaches.
-	outer string
-	hosts map[string]*hosttest.Host
-	apps  map[string]*meshtest.Process
-	ask   *meshtest.Client // web's, by the HTTP proxy of its Envoy
-}
-
-// sites are two sites whose gateways have a network in common.
-type sites struct {
-	t     *testing.T
-	a, b  *site
-	link  int  // the number of that network
-	apart bool // no MeshNetworks
-}
-
-// newSites makes the hosts of two sites. Nothing runs on them yet.
-func newSites(t *testing.T) *sites {
-	t.Helper()
-	t.Parallel()
-	return link(t, newSite(t, "a", hosttest.New(t)), newSite(t, "b", hosttest.New(t)))
-}
-
-// newAlike makes the hosts of two sites that have the same addresses.
-func newAlike(t *testing.T) *sites {
-	t.Helper()
-	t.Parallel()
-	const net = 100
-	return link(t, newSite(t, "a", hosttest.NewNumbered(t, net)), newSite(t, "b", hosttest.NewNumbered(t, net)))
-}
-
-// link has the gateways of two sites reach each other.
-func link(t *testing.T, a, b *site) *sites {
-	t.Helper()
-	s := &sites{t: t, a: a, b: b, link: 200 + int(links.Add(1))}
-	nethost.Link(s.a.hosts["edge-a"].Host, s.b.hosts["edge-b"].Host, s.link)
-	s.a.outer, s.b.outer = fmt.Sprintf("10.%d.0.1", s.link), fmt.Sprintf("10.%d.0.2", s.link)
-	s.a.router(fmt.Sprintf("v%da", s.link), s.a.outer)
-	s.b.router(fmt.Sprintf("v%db", s.link), s.b.outer)
-	return s
-}
-
-func newSite(t *testing.T, name string, lan *hosttest.LAN) *site {
-	t.Helper()
-	s := &site{t: t, LAN: lan, name: name, hosts: map[string]*hosttest.Host{}, apps: map[string]*meshtest.Process{}}
-	for label, number := range map[string]int{"edge-": edgeNumber, "web-": webNumber} {
-		s.hosts[label+name] = s.Host(label+name, number)
-	}
-	for i, number := range []int{ordersOne, ordersTwo} {
-		label := fmt.Sprintf("orders-%s%d", name, i+1)
-		s.hosts[label] = s.Host(label, number)
-	}
-	s.hosts["edge-"+name].Type = "router"
-	return s
-}
-
-// router has the gateway's host be the way out of its site, as a router with NAT is: hosts of the site
-// reach the network between the sites, and nothing there reaches them.
-func (s *site) router(device, outer string) {
-	s.t.Helper()
-	edge := s.hosts["edge-"+s.name]
-	edge.Exec("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-	edge.Load(fmt.Sprintf(`table ip way {
-chain out { type nat hook postrouting priority 100; oifname %[1]q masquerade; }
-chain through { type filter hook forward priority 0; iifname %[1]q ct state established,related accept; iifname %[1]q drop; }
-}`, device))
-	between := outer[:strings.LastIndex(outer, ".")] + ".0/24"
-	for _, h := range s.hosts {
-		if h != edge {
-			h.IP("route", "add", between, "via", edge.IP4())
-		}
-	}
-}
-
-// each calls do for both sites.
-func (s *sites) each(do func(*site)) {
-	do(s.a)
-	do(s.b)
-}
-
-// addresses has the addresses of the example be those of this test.
-func (s *sites) addresses() *strings.Replacer {
-	net := func(l *site) string { return strings.TrimSuffix(l.IP4(0), "0") }
-	return strings.NewReplacer("10.1.0.", net(s.a), "10.2.0.", net(s.b), "192.0.2.1,", s.a.outer+",", "192.0.2.2,", s.b.outer+",")
-}
-
-// example is a file of the example, with the addresses of this test.
-func (s *sites) example(path string) string {
-	s.t.Helper()
-	b, err := os.ReadFile(filepath.Join(envoytest.ModuleRoot(s.t), "examples", "two-sites", path))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return s.addresses().Replace(string(b))
-}
-
-// write puts a manifest into both sites.
+// write puts a manifest into all sites.
 func (s *sites) write(name, content string) {
 	s.t.Helper()
 	s.each(func(l *site) { l.Write(name, content) })
 }
 
-// networks puts MeshNetworks into both sites.
+// networks puts MeshNetworks into all sites.
 func (s *sites) networks(content string) {
 	s.t.Helper()
 	s.each(func(l *site) {
@@ -181,12 +76,20 @@ func (s *sites) start() {
 		s.write(f.Name(), s.example(filepath.Join("mesh", f.Name())))
 	}
 	s.networks(s.example("mesh-networks.yaml"))
+	s.more()
+	if s.prepare != nil {
+		s.prepare()
+	}
 	s.startServer(s.a)
-	s.copyAuthority()
-	s.startServer(s.b)
+	for _, l := range s.all[1:] {
+		if !s.own {
+			s.copyAuthority(l)
+		}
+		s.startServer(l)
+	}
 	s.each((*site).startHosts)
 	s.t.Cleanup(s.end)
-	s.each(func(l *site) { l.AwaitLive("edge-"+l.name, "web-"+l.name, "orders-"+l.name+"1", "orders-"+l.name+"2") })
+	s.each(func(l *site) { l.AwaitLive(l.labels()...) })
 	s.each(func(l *site) { l.awaitHealth("healthy", "orders-"+l.name+"1", "orders-"+l.name+"2") })
 }
 
@@ -208,17 +111,20 @@ func (s *sites) startServer(l *site) {
 	if !s.apart {
 		args = []string{"--mesh-networks", l.networksFile()}
 	}
-	l.StartServer(args...)
+	l.StartServer(append(args, l.serverArgs...)...)
 }
 
-// copyAuthority copies the authority of site a, and nothing else of its server's state, to site b.
-func (s *sites) copyAuthority() {
+// labels are the names of its hosts.
+func (s *site) labels() []string { return slices.Collect(maps.Keys(s.hosts)) }
+
+// copyAuthority copies the authority of site a, and nothing else of its server's state, to another site.
+func (s *sites) copyAuthority(l *site) {
 	s.t.Helper()
 	b, err := os.ReadFile(filepath.Join(s.a.StateDir("server"), "pki", "current.pem"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	to := filepath.Join(s.b.StateDir("server"), "pki")
+	to := filepath.Join(l.StateDir("server"), "pki")
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		s.t.Fatal(err)
 	}
@@ -231,20 +137,30 @@ func (s *sites) copyAuthority() {
 func (s *site) startHosts() {
 	s.t.Helper()
 	for label := range s.hosts {
-		switch {
-		case strings.HasPrefix(label, "edge-"):
-			s.startAgent(label, "istio-system/eastwest")
-		case strings.HasPrefix(label, "web-"):
-			s.startAgent(label, "shop/web", "--http-proxy-port", "15080")
-		default:
+		if strings.HasPrefix(label, "orders-") {
 			s.startApp(label)
-			s.startOrders(label)
 		}
+		s.startHost(label)
 	}
 	proxy := &url.URL{Scheme: "http", Host: "127.0.0.1:15080"}
 	s.ask = meshtest.NewClientOver(s.t, "", &http.Transport{
 		MaxIdleConnsPerHost: 64, DialContext: s.hosts["web-"+s.name].Dial, Proxy: http.ProxyURL(proxy),
 	})
+}
+
+// startHost starts what runs for the mesh on a host.
+func (s *site) startHost(label string) {
+	s.t.Helper()
+	switch {
+	case strings.HasPrefix(label, "edge-"):
+		s.startAgent(label, "istio-system/eastwest")
+	case strings.HasPrefix(label, "web-"):
+		s.startAgent(label, "shop/web", "--http-proxy-port", "15080")
+	case s.serve != nil:
+		s.serve(label)
+	default:
+		s.startOrders(label)
+	}
 }
 
 func (s *site) startApp(label string) {
@@ -264,7 +180,7 @@ func (s *site) startOrders(label string) {
 func (s *site) startAgent(label, workload string, args ...string) {
 	s.t.Helper()
 	h := s.hosts[label]
-	h.StartAgent(workload, h.IP4(), append([]string{"--network", "site-" + s.name}, args...)...)
+	h.StartAgent(workload, s.ip(h.Number), append([]string{"--network", "site-" + s.name}, args...)...)
 }
 
 // awaitHealth waits until the site's server says so of hosts.
@@ -319,23 +235,64 @@ func (s *site) awaitAny(address string, hosts ...string) {
 	})
 }
 
+// awaitEach waits until each of the hosts has answered, and as many requests in a row were answered by
+// these hosts only. It is for services behind a gateway: 50 requests may go by one connection, to one host.
+func (s *site) awaitEach(address string, hosts ...string) {
+	s.t.Helper()
+	seen := map[string]int{}
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
+		got := s.tally(address, 20)
+		for name, n := range got {
+			if !slices.Contains(hosts, name) {
+				clear(seen)
+				return fmt.Errorf("of 20 requests: %v", got)
+			}
+			seen[name] += n
+		}
+		if len(seen) < len(hosts) {
+			return fmt.Errorf("only these have answered: %v", seen)
+		}
+		return nil
+	})
+}
+
 // Counts of Envoy about the connections to an endpoint.
 const (
 	openNow   = "cx_active"
 	sinceEver = "cx_total"
 )
 
-// connections are those that the site's gateway has to a host of ledger, or has begun.
-func (s *site) connections(label, count string) (n int, err error) {
-	out, err := s.EnvoyAdmin("edge-"+s.name, "/clusters")
+// connections are those that the site's first gateway has begun to a host of ledger.
+func (s *site) connections(label string) (int, error) {
+	return s.passes(s.edges[0], "9080", "ledger", label, sinceEver)
+}
+
+// passes are the connections that a gateway has to a host of a service, or has begun.
+func (s *site) passes(edge *hosttest.Host, port, service, label, count string) (n int, err error) {
+	out, err := s.EnvoyAdmin(edge.Label, "/clusters")
 	if err != nil {
 		return 0, err
 	}
-	of := "outbound_.9080_._.ledger.shop.internal::" + s.hosts[label].IP4() + ":9080::" + count + "::"
-	if _, err := fmt.Sscanf(grep(out, of), of+"%d", &n); err != nil {
-		return 0, fmt.Errorf("the gateway of site %s has no such cluster or endpoint: %w", s.name, err)
+	of := fmt.Sprintf("outbound_.%[1]s_._.%[2]s.shop.internal::%[3]s:%[1]s::%[4]s::", port, service, s.hosts[label].IP4(), count)
+	line := grep(out, of)
+	if line == "" && grep(out, "_."+service+".shop.internal::added_via_api") != "" {
+		return 0, nil // endpoints that are unhealthy or silent are left out
+	}
+	if _, err := fmt.Sscanf(line, of+"%d", &n); err != nil {
+		return 0, fmt.Errorf("%s has no such cluster: %w", edge.Label, err)
 	}
 	return n, nil
+}
+
+// accepted are the connections that a host has open at the port of its services.
+func (s *site) accepted(label string) (n int) {
+	s.t.Helper()
+	for line := range strings.Lines(s.hosts[label].Exec("ss", "-Htn", "state", "established")) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasSuffix(f[2], ":9080") {
+			n++
+		}
+	}
+	return n
 }
 
 // grep are the lines of a text that have one of the words.
@@ -375,7 +332,9 @@ func (s *site) kill(label string) {
 			s.t.Fatal(err)
 		}
 	}
-	s.apps[label].Kill()
+	if app := s.apps[label]; app != nil {
+		app.Kill()
+	}
 }
 
 // unharmed ends a load of which no request may have failed.

@@ -24,7 +24,7 @@ func TestSitesMeetAtTheirGateways(t *testing.T) {
 	check := func(from, to *site) {
 		others := append([]*hosttest.Host{to.Control}, values(to.hosts)...)
 		for label, h := range from.hosts {
-			h.Want(0, at(to.outer), "edge-"+to.name)
+			h.Want(0, at(to.outer[0]), "edge-"+to.name)
 			for _, other := range others {
 				if other != to.hosts["edge-"+to.name] && !strings.Contains(h.Get(0, at(other.IP4())), "unreachable") {
 					t.Errorf("%s reaches %s", label, other.Label)
@@ -62,8 +62,8 @@ func TestIdentitiesAcrossSites(t *testing.T) {
 			})
 			s.start()
 			s.a.awaitAny(ledger, "orders-b1", "orders-b2")
-			one, err1 := s.b.connections("orders-b1", sinceEver)
-			two, err2 := s.b.connections("orders-b2", sinceEver)
+			one, err1 := s.b.connections("orders-b1")
+			two, err2 := s.b.connections("orders-b2")
 			if one+two == 0 || err1 != nil || err2 != nil {
 				t.Errorf("the gateway of site b has passed nothing from site a: %v, %v", err1, err2)
 			}
@@ -84,8 +84,7 @@ func TestIdentitiesAcrossSites(t *testing.T) {
 
 // TestWithoutNetworks shows that it is MeshNetworks by which a site reaches the other one.
 func TestWithoutNetworks(t *testing.T) {
-	s := newSites(t)
-	s.apart = true
+	s := newShape(t, shape{apart: true})
 	s.start()
 	s.b.awaitAny(ledger, "orders-b1", "orders-b2")
 	for text := range s.a.tally(ledger, 10) {
