@@ -22,6 +22,9 @@ func gatewayText(v *View) string {
 	for p := range v.Parts() {
 		switch p := p.(type) {
 		case *Listener:
+			if p.InspectTLS {
+				out = append(out, fmt.Sprintf("%s of port %d inspects TLS", p.Name, p.Port))
+			}
 			for _, c := range p.Chains {
 				var to string
 				if c.TCP != nil {
@@ -32,7 +35,7 @@ func gatewayText(v *View) string {
 				tls := ""
 				switch {
 				case c.TLS != nil:
-					tls = " mesh"
+					tls = strings.TrimRight(" mesh "+strings.Join(c.TLS.Names, "+"), " ")
 				case c.Gateway != nil:
 					tls = " " + c.Gateway.Settings.GetMode().String()
 				}
@@ -165,11 +168,54 @@ func TestGatewayScenes(t *testing.T) {
 				port(445, "TLS", `"hosts": ["c.test"], "tls": {"mode": "MUTUAL", "credentialName": "x"}`),
 			},
 			routes: []string{`{"hosts": ["c.test"], "gateways": ["shop/a"], "tcp": [{"route": [{"destination": {"host": "web.mesh", "port": {"number": 80}}}]}]}`},
-			want: "0.0.0.0_443 [\"a.test\" \"b.test\"]  SIMPLE http https.443.p443.a.shop\n" +
+			want: "0.0.0.0_443 of port 443 inspects TLS\n" +
+				"0.0.0.0_443 [\"a.test\" \"b.test\"]  SIMPLE http https.443.p443.a.shop\n" +
+				"0.0.0.0_444 of port 444 inspects TLS\n" +
 				"0.0.0.0_444 [\"*\"]  mesh http https.444.p444.a.shop\n" +
+				"0.0.0.0_445 of port 445 inspects TLS\n" +
 				"0.0.0.0_445 [\"c.test\"]  MUTUAL tcp web.mesh:80\n" +
 				"https.443.p443.a.shop blackhole:443 [\"*\"]\n" +
 				"https.444.p444.a.shop blackhole:444 [\"*\"]\n",
+		},
+		"plaintext-beside-HTTPS-for-a-name": {
+			servers: []string{port(80, "HTTPS", `"hosts": ["a.test"], "tls": {"mode": "SIMPLE", "credentialName": "x"}`), `{"port": {"number": 80, "name": "plain", "protocol": "HTTP"}, "hosts": ["*"]}`},
+			want: "0.0.0.0_80 of port 80 inspects TLS\n" +
+				"0.0.0.0_80 [\"a.test\"]  SIMPLE http https.80.p80.a.shop\n" +
+				"0.0.0.0_80 [] http http.80\n" +
+				"http.80 blackhole:80 [\"*\"]\n" +
+				"https.80.p80.a.shop blackhole:80 [\"*\"]\n",
+		},
+		"HTTPS-for-all-beside-TCP": {
+			servers: []string{
+				port(80, "HTTPS", `"hosts": ["*"], "tls": {"mode": "ISTIO_MUTUAL"}`), `{"port": {"number": 80, "name": "plain", "protocol": "TCP"}, "hosts": ["*"]}`,
+				port(81, "HTTPS", `"hosts": ["*"], "tls": {"mode": "SIMPLE", "credentialName": "x"}`), `{"port": {"number": 81, "name": "passes", "protocol": "TLS"}, "hosts": ["*"], "tls": {"mode": "PASSTHROUGH"}}`,
+			},
+			routes: []string{`{"hosts": ["a.test"], "gateways": ["shop/a"], "tcp": [{"route": [{"destination": {"host": "web.mesh", "port": {"number": 80}}}]}], "tls": [{"match": [{"sniHosts": ["a.test"]}], "route": [{"destination": {"host": "web.mesh"}}]}]}`},
+			want: "0.0.0.0_80 of port 80 inspects TLS\n" +
+				"0.0.0.0_80 [\"*\"] tls mesh http https.80.p80.a.shop\n" +
+				"0.0.0.0_80 [] raw_buffer tcp web.mesh:80\n" +
+				"0.0.0.0_81 of port 81 inspects TLS\n" +
+				"0.0.0.0_81 [\"*\"]  SIMPLE http https.81.p81.a.shop\n" +
+				"https.80.p80.a.shop blackhole:80 [\"*\"]\n" +
+				"https.81.p81.a.shop blackhole:81 [\"*\"]\n" +
+				"warning: the server \"passes\" on port 81 is left out: a server there has the host \"*\" first (Gateway shop/a)\n",
+		},
+		"identities-that-may-connect": {
+			servers: []string{port(443, "HTTPS", `"hosts": ["a.test"], "tls": {"mode": "ISTIO_MUTUAL", "subjectAltNames": ["spiffe://x/one"]}`)},
+			want: "0.0.0.0_443 of port 443 inspects TLS\n" +
+				"0.0.0.0_443 [\"a.test\"]  mesh spiffe://x/one http https.443.p443.a.shop\n" +
+				"https.443.p443.a.shop blackhole:443 [\"*\"]\n",
+		},
+		"port-that-a-service-leads-to-another": {
+			servers: []string{port(80, "HTTP", `"hosts": ["*"]`), port(81, "HTTP", `"hosts": ["*"]`)},
+			mesh: func(w *meshFixture) {
+				svc := w.service("shop", "edge.mesh", 80, 81)
+				svc.Ports[0].TargetPort, svc.Inline[0].Address, svc.Inline[0].ServiceAccount = 8080, "10.0.0.8", "edge"
+			},
+			want: "0.0.0.0_8080 [] http http.8080\n" +
+				"0.0.0.0_81 [] http http.81\n" +
+				"http.8080 blackhole:80 [\"*\"]\n" +
+				"http.81 blackhole:81 [\"*\"]\n",
 		},
 		"TCP": {
 			servers: []string{port(1, "TCP", `"hosts": ["*"]`), port(2, "TCP", `"hosts": ["*"]`), port(3, "TCP", `"hosts": ["other.test"]`)},
@@ -185,8 +231,10 @@ func TestGatewayScenes(t *testing.T) {
 				`{"hosts": ["*.test"], "gateways": ["shop/a"], "tls": [{"match": [{"sniHosts": ["b.test", "a.test"]}], "route": [{"destination": {"host": "two.mesh"}}]}, {"match": [{"sniHosts": ["d.test"]}], "route": [{"destination": {"host": "two.mesh"}}]}]}`,
 				`{"hosts": ["else.where"], "gateways": ["shop/a"], "tls": [{"match": [{"sniHosts": ["else.where"]}], "route": [{"destination": {"host": "three.mesh"}}]}]}`,
 			},
-			want: "0.0.0.0_443 [\"a.test\"] tcp one.mesh:443\n" +
+			want: "0.0.0.0_443 of port 443 inspects TLS\n" +
+				"0.0.0.0_443 [\"a.test\"] tcp one.mesh:443\n" +
 				"0.0.0.0_443 [\"d.test\"] tcp two.mesh:443\n" +
+				"0.0.0.0_444 of port 444 inspects TLS\n" +
 				"0.0.0.0_444 [\"a.test\"] tcp one.mesh:444\n" +
 				"0.0.0.0_444 [\"d.test\"] tcp two.mesh:444\n" +
 				"warning: port 443: a route of VirtualService shop/routes1 is left out: an earlier one has the server name \"a.test\"\n" +
@@ -201,7 +249,8 @@ func TestGatewayScenes(t *testing.T) {
 				w.service("shop", "other.test", 80)
 				w.rule("shop", "web", `{"host": "web.mesh", "subsets": [{"name": "v1"}]}`)
 			},
-			want: "0.0.0.0_15443 [\"outbound_.80_._.web.mesh\"] tcp web.mesh:80\n" +
+			want: "0.0.0.0_15443 of port 15443 inspects TLS\n" +
+				"0.0.0.0_15443 [\"outbound_.80_._.web.mesh\"] tcp web.mesh:80\n" +
 				"0.0.0.0_15443 [\"outbound_.80_.v1_.web.mesh\"] tcp web.mesh:80/v1\n",
 		},
 	} {
