@@ -120,6 +120,23 @@ func newGenerator(seed uint64, coverage *Coverage, edge bool) *Generator {
 	return g
 }
 
+// Fork is a generator that goes on from the mesh of g as it is now, by another seed. Neither
+// changes the other. A mesh costs much more to make than to fork.
+func (g *Generator) Fork(seed uint64, coverage *Coverage) *Generator {
+	next := *g
+	next.Coverage, next.Log, next.rng = coverage, nil, rand.New(rand.NewPCG(seed, 17))
+	next.values = g.values.copy()
+	next.values.edge = g.values.edge
+	next.sources = nil
+	for _, s := range g.sources {
+		own := *s
+		own.objects = slices.Clone(s.objects) // objects themselves are replaced, never changed
+		next.sources = append(next.sources, &own)
+	}
+	next.nameObjects()
+	return &next
+}
+
 // populate makes the first objects of a kind; few of the kinds that are not in force.
 func (g *Generator) populate(k *Kind) {
 	switch {

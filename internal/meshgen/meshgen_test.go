@@ -30,6 +30,38 @@ func TestSameSeedSameMesh(t *testing.T) {
 	}
 }
 
+// TestForksAreIndependent: a fork begins with the mesh of its generator. What it does is a function
+// of its seed, and changes neither the generator nor another fork.
+func TestForksAreIndependent(t *testing.T) {
+	t.Parallel()
+	fingerprint := func(g *Generator) mesh.Hash {
+		h, err := mesh.Merge(g.Input(nil)).Fingerprint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	g := New(5, NewCoverage())
+	begin, waiting := fingerprint(g), g.Fork(1, NewCoverage())
+	var ends []mesh.Hash
+	for _, seed := range []uint64{1, 2, 1} {
+		fork := g.Fork(seed, NewCoverage())
+		if fingerprint(fork) != begin {
+			t.Error("a fork begins with another mesh")
+		}
+		for range 10 {
+			fork.Step(10)
+		}
+		ends = append(ends, fingerprint(fork))
+	}
+	if ends[0] != ends[2] || ends[0] == ends[1] || ends[0] == begin {
+		t.Error("what a fork does is no function of its seed")
+	}
+	if fingerprint(g) != begin || fingerprint(waiting) != begin {
+		t.Error("a fork changes its generator, or another fork")
+	}
+}
+
 // TestGeneratorCoversAllKinds: every kind in force is generated, with all its fields, and
 // so is every other kind that contributes to a mesh.
 func TestGeneratorCoversAllKinds(t *testing.T) {

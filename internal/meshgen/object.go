@@ -75,7 +75,8 @@ func (o *object) document() []byte {
 		}
 		doc["apiVersion"], doc["kind"], doc["metadata"], doc["spec"] = o.kind.APIVersion, string(o.kind.Name), meta, o.spec
 	}
-	text, err := json.Marshal(doc)
+	// On one line, YAML's reader would look ahead in each map, which could be a key.
+	text, err := json.MarshalIndent(doc, "", "")
 	if err != nil {
 		panic(err) // only values of JSON are in it
 	}

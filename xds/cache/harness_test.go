@@ -3,6 +3,7 @@ package cache
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -12,7 +13,10 @@ import (
 	"github.com/fairlead/fairlead/internal/smallmesh"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // the tests allocate much and keep little: collecting would be a third of what they do
+	goleak.VerifyTestMain(m)
+}
 
 // eventually waits until a condition holds, with a deadline for a busy machine.
 func eventually(t *testing.T, claim string, holds func() bool) {
