@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fairlead/fairlead/internal/localaddr"
 )
 
 // reach is who may fetch from an address.
@@ -21,41 +23,34 @@ const (
 	public
 )
 
-// never are ranges that are no issuer's, in addition to those outside of the global unicast
-// and private ranges. The first that has an address decides.
+// never are ranges that are no issuer's, in addition to metadata servers of clouds and to those
+// outside of the global unicast and private ranges. The first that has an address decides.
 //
 //nolint:gochecknoglobals // constant
 var never = []struct {
 	prefix netip.Prefix
 	what   string
 }{
-	// Metadata services of clouds that lie in private or public ranges.
-	{netip.MustParsePrefix("100.100.100.200/32"), "the metadata service of a cloud"},  // Alibaba
-	{netip.MustParsePrefix("168.63.129.16/32"), "the metadata service of a cloud"},    // Azure
-	{netip.MustParsePrefix("fd00:ec2::/32"), "the metadata service of a cloud"},       // AWS
-	{netip.MustParsePrefix("fd20:ce::/32"), "the metadata service of a cloud"},        // Google
-	{netip.MustParsePrefix("fd00:c1::a9fe:0/112"), "the metadata service of a cloud"}, // Oracle
-	{netip.MustParsePrefix("fd00:42::42/128"), "the metadata service of a cloud"},     // Scaleway
-	{netip.MustParsePrefix("0.0.0.0/8"), "an unspecified address"},                    // RFC 1122
-	{netip.MustParsePrefix("127.0.0.0/8"), "a loopback address"},                      // RFC 1122
-	{netip.MustParsePrefix("169.254.0.0/16"), "a link-local address"},                 // RFC 3927
-	{netip.MustParsePrefix("192.0.0.0/24"), "an address for protocols"},               // RFC 6890
-	{netip.MustParsePrefix("192.0.2.0/24"), "an address for documentation"},           // RFC 5737
-	{netip.MustParsePrefix("192.88.99.0/24"), "an address for protocols"},             // RFC 7526
-	{netip.MustParsePrefix("198.51.100.0/24"), "an address for documentation"},        // RFC 5737
-	{netip.MustParsePrefix("203.0.113.0/24"), "an address for documentation"},         // RFC 5737
-	{netip.MustParsePrefix("224.0.0.0/4"), "a multicast address"},                     // RFC 5771
-	{netip.MustParsePrefix("240.0.0.0/4"), "a reserved address"},                      // RFC 1112
-	{netip.MustParsePrefix("::/128"), "an unspecified address"},                       // RFC 4291
-	{netip.MustParsePrefix("::1/128"), "a loopback address"},                          // RFC 4291
-	{netip.MustParsePrefix("::/96"), "a reserved address"},                            // RFC 4291: IPv4-compatible
-	{netip.MustParsePrefix("::ffff:0:0:0/96"), "an address for translation"},          // RFC 2765
-	{netip.MustParsePrefix("64:ff9b:1::/48"), "an address for translation"},           // RFC 8215
-	{netip.MustParsePrefix("2001::/23"), "an address for protocols"},                  // RFC 2928: Teredo, ORCHID, benchmarks
-	{netip.MustParsePrefix("2001:db8::/32"), "an address for documentation"},          // RFC 3849
-	{netip.MustParsePrefix("3fff::/20"), "an address for documentation"},              // RFC 9637
-	{netip.MustParsePrefix("fe80::/10"), "a link-local address"},                      // RFC 4291
-	{netip.MustParsePrefix("ff00::/8"), "a multicast address"},                        // RFC 4291
+	{netip.MustParsePrefix("0.0.0.0/8"), "an unspecified address"},             // RFC 1122
+	{netip.MustParsePrefix("127.0.0.0/8"), "a loopback address"},               // RFC 1122
+	{netip.MustParsePrefix("169.254.0.0/16"), "a link-local address"},          // RFC 3927
+	{netip.MustParsePrefix("192.0.0.0/24"), "an address for protocols"},        // RFC 6890
+	{netip.MustParsePrefix("192.0.2.0/24"), "an address for documentation"},    // RFC 5737
+	{netip.MustParsePrefix("192.88.99.0/24"), "an address for protocols"},      // RFC 7526
+	{netip.MustParsePrefix("198.51.100.0/24"), "an address for documentation"}, // RFC 5737
+	{netip.MustParsePrefix("203.0.113.0/24"), "an address for documentation"},  // RFC 5737
+	{netip.MustParsePrefix("224.0.0.0/4"), "a multicast address"},              // RFC 5771
+	{netip.MustParsePrefix("240.0.0.0/4"), "a reserved address"},               // RFC 1112
+	{netip.MustParsePrefix("::/128"), "an unspecified address"},                // RFC 4291
+	{netip.MustParsePrefix("::1/128"), "a loopback address"},                   // RFC 4291
+	{netip.MustParsePrefix("::/96"), "a reserved address"},                     // RFC 4291: IPv4-compatible
+	{netip.MustParsePrefix("::ffff:0:0:0/96"), "an address for translation"},   // RFC 2765
+	{netip.MustParsePrefix("64:ff9b:1::/48"), "an address for translation"},    // RFC 8215
+	{netip.MustParsePrefix("2001::/23"), "an address for protocols"},           // RFC 2928: Teredo, ORCHID, benchmarks
+	{netip.MustParsePrefix("2001:db8::/32"), "an address for documentation"},   // RFC 3849
+	{netip.MustParsePrefix("3fff::/20"), "an address for documentation"},       // RFC 9637
+	{netip.MustParsePrefix("fe80::/10"), "a link-local address"},               // RFC 4291
+	{netip.MustParsePrefix("ff00::/8"), "a multicast address"},                 // RFC 4291
 }
 
 // privateRanges are addresses of networks that are not the Internet.
@@ -80,12 +75,15 @@ func classify(a netip.Addr) (reach, string) {
 		return refused, "an address of one link" // a zone chooses an interface of ours
 	}
 	a = a.Unmap()
+	if localaddr.IsMetadataServer(a) {
+		return refused, "the metadata server of a cloud"
+	}
 	for _, n := range never {
 		if n.prefix.Contains(a) {
 			return refused, n.what
 		}
 	}
-	for _, inner := range embedded(a) {
+	if inner := localaddr.EmbeddedIPv4(a); inner != a {
 		// Whatever translates it connects to the address inside.
 		if r, what := classify(inner); r != public {
 			return r, what + " in an IPv6 address"
@@ -104,25 +102,6 @@ func classify(a netip.Addr) (reach, string) {
 
 // nat64 is RFC 6052's well-known prefix.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96") //nolint:gochecknoglobals // constant
-
-// embedded are the IPv4 addresses to which an IPv6 address may lead: by NAT64 (RFC 6052),
-// 6to4 (RFC 3056) and ISATAP (RFC 5214).
-func embedded(a netip.Addr) []netip.Addr {
-	if !a.Is6() {
-		return nil
-	}
-	b := a.As16()
-	last := netip.AddrFrom4([4]byte(b[12:16]))
-	switch {
-	case nat64.Contains(a):
-		return []netip.Addr{last}
-	case b[0] == 0x20 && b[1] == 0x02:
-		return []netip.Addr{netip.AddrFrom4([4]byte(b[2:6]))}
-	case b[8]&^0x02 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe:
-		return []netip.Addr{last}
-	}
-	return nil
-}
 
 // AddressError says that keys may not be fetched from an address.
 type AddressError struct {
@@ -193,16 +172,11 @@ func (p policy) checkName(host string, port uint16, privateToo bool) error {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return p.check(netip.AddrPortFrom(a, port), privateToo)
 	}
-	name := strings.ToLower(strings.TrimSuffix(host, "."))
-	label := name[strings.LastIndexByte(name, '.')+1:]
-	switch {
-	case label == "", strings.Trim(label, "0123456789") == "", strings.HasPrefix(label, "0x"):
-		// Resolvers take 127.1, 0x7f000001 and 2130706433 for addresses.
-		return &AddressError{host, "a number that is no IP address", false}
-	case label == "localhost", name == "localhost.localdomain", name == "ip6-localhost", name == "ip6-loopback":
-		return &AddressError{host, "a loopback address", false}
-	case name == "metadata.google.internal", name == "metadata", name == "metadata.tencentyun.com", name == "instance-data", name == "instance-data.ec2.internal":
-		return &AddressError{host, "the metadata service of a cloud", false}
+	if host == "." {
+		return &AddressError{host, "no name", false}
+	}
+	if what := localaddr.What(host); what != "" { // resolvers take 127.1, 0x7f000001 and 2130706433 for addresses
+		return &AddressError{host, what, false}
 	}
 	return nil
 }

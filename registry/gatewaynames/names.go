@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/internal/localaddr"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -213,7 +214,7 @@ func Once(ctx context.Context, lookup Lookup, name string) ([]netip.Addr, error)
 	what := ""
 	for _, a := range list {
 		a = a.Unmap().WithZone("")
-		if local := mesh.LocalAddress(a.String()); local != "" || a.IsMulticast() {
+		if local := localaddr.What(a.String()); local != "" || a.IsMulticast() {
 			what = fmt.Sprintf(": %s is not one that other hosts can connect to", a)
 			continue
 		}

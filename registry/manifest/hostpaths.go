@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/internal/localaddr"
 	"github.com/fairlead/fairlead/registry/manifest/tree"
-	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // freeText are messages whose strings are compared with what applications send, or
@@ -91,7 +91,7 @@ func (w *hostPathWalk) lookedUp(spec any) {
 		return
 	}
 	for i, h := range s.GetHosts() {
-		if what := mesh.LocalAddress(h); what != "" {
+		if what := localaddr.What(h); what != "" {
 			w.local(fmt.Sprintf("spec.hosts[%d]", i), h, what)
 		}
 	}
@@ -150,7 +150,7 @@ func (w *hostPathWalk) text(field protoreflect.FieldDescriptor, s string) {
 	case w.file != nil && (hasScheme(s, "file:") || filePaths[field.FullName()] && s != systemRoots && s != ""):
 		w.file(w.at.String(), s)
 	case w.local != nil && field.FullName() == endpointAddress:
-		if what := mesh.LocalAddress(s); what != "" {
+		if what := localaddr.What(s); what != "" {
 			w.local(w.at.String(), s, what)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/internal/localaddr"
 )
 
 // The tagged addresses at which a service is reached by way of something else.
@@ -93,7 +93,7 @@ func kindsOf(kind AddressKind) []AddressKind {
 	}
 }
 
-// Ranges that no instance has, besides those that [mesh.LocalAddress] knows.
+// Ranges that no instance has, besides those that [localaddr.What] knows.
 //
 //nolint:gochecknoglobals // read-only
 var (
@@ -116,7 +116,7 @@ func usable(text string, loopback bool) (address, wrong string) {
 		return usableName(text, loopback)
 	}
 	addr = addr.Unmap()
-	inner := mesh.EmbeddedIPv4(addr)
+	inner := localaddr.EmbeddedIPv4(addr)
 	switch {
 	case addr.Zone() != "":
 		return "", "has a zone, which means something on one host only"
@@ -126,7 +126,7 @@ func usable(text string, loopback bool) (address, wrong string) {
 		return "", everyHosts
 	case inner.IsMulticast() || reservedIPv4.Contains(inner):
 		return "", "is not that of one host; register the one that others reach"
-	case inner.IsLinkLocalUnicast() || mesh.IsMetadataServer(inner):
+	case inner.IsLinkLocalUnicast() || localaddr.IsMetadataServer(inner):
 		return "", metadataServer
 	case siteLocal.Contains(inner), compatible.Contains(inner) && !inner.IsLoopback():
 		return "", "is of a range that is no longer used; register another one"
@@ -146,9 +146,9 @@ func usableName(text string, loopback bool) (address, wrong string) {
 		return "", "is neither an IP address nor a DNS name"
 	case isNumeric(last):
 		return "", "is no whole IP address"
-	case mesh.IsMetadataName(name):
+	case localaddr.IsMetadataName(name):
 		return "", metadataServer
-	case mesh.IsOwnName(name) && !loopback:
+	case localaddr.IsOwnName(name) && !loopback:
 		return "", everyHosts
 	default:
 		return name, ""

@@ -9,6 +9,7 @@ import (
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"github.com/fairlead/fairlead/internal/localaddr"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -32,7 +33,7 @@ func MeshNetworks(m *meshconfig.MeshNetworks) []Fault {
 		return faults
 	}
 	endpoints := 0
-	registries, names := map[string]string{}, map[string]bool{}
+	registries := map[string]string{}
 	var ranges []networkRange
 	for _, name := range sorted(m.GetNetworks()) {
 		at, n := c.key(name), m.GetNetworks()[name]
@@ -48,12 +49,9 @@ func MeshNetworks(m *meshconfig.MeshNetworks) []Fault {
 		}
 		for i, g := range n.GetGateways() {
 			at.item("gateways", i).networkGateway(g)
-			if a := g.GetAddress(); a != "" && !isIP(a) {
-				names[strings.ToLower(strings.TrimSuffix(a, "."))] = true
-			}
 		}
 	}
-	if len(names) > maxGatewayNames {
+	if names := (&mesh.Networks{Spec: m}).GatewayNames(); len(names) > maxGatewayNames {
 		c.wrong("the gateways have %d names; at most %d are looked up", len(names), maxGatewayNames)
 	}
 	if endpoints > maxNetworkEndpoints {
@@ -153,8 +151,8 @@ func (c cursor) gatewayAddress(address string) {
 	switch {
 	case err != nil && whyNotFQDN(address) != "":
 		c.wrong("%q is neither an IP address nor a DNS name; write an address or a name of the gateway", address)
-	case err != nil && mesh.LocalAddress(address) != "":
-		c.wrong("%q is %s, and other hosts cannot connect to it; write an address or a name of the gateway", address, mesh.LocalAddress(address))
+	case err != nil && localaddr.What(address) != "":
+		c.wrong("%q is %s, and other hosts cannot connect to it; write an address or a name of the gateway", address, localaddr.What(address))
 	case err != nil: // the server looks it up
 	case a.Zone() != "" || a.Unmap().IsUnspecified() || a.Unmap().IsLoopback() || a.Unmap().IsMulticast():
 		c.wrong("%s is no address that other hosts can connect to; write an address of the gateway", address)

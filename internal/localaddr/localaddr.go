@@ -1,4 +1,6 @@
-package mesh
+// Package localaddr knows the addresses and names that lead each host to itself, or to what is there
+// for this host alone. Whoever writes one of these has others connect where they would not.
+package localaddr
 
 import (
 	"net/netip"
@@ -12,8 +14,13 @@ import (
 //nolint:gochecknoglobals // read-only
 var (
 	metadataServers = []netip.Prefix{
-		netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/64"), netip.MustParsePrefix("168.63.129.16/32"),
-		netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("192.0.0.192/32"),
+		netip.MustParsePrefix("100.100.100.200/32"),  // Alibaba
+		netip.MustParsePrefix("168.63.129.16/32"),    // Azure
+		netip.MustParsePrefix("fd00:ec2::/32"),       // AWS
+		netip.MustParsePrefix("fd20:ce::/32"),        // Google
+		netip.MustParsePrefix("192.0.0.192/32"),      // Oracle
+		netip.MustParsePrefix("fd00:c1::a9fe:0/112"), // Oracle
+		netip.MustParsePrefix("fd00:42::42/128"),     // Scaleway
 	}
 	metadataNames = []string{
 		"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal", "metadata.tencentyun.com",
@@ -24,10 +31,10 @@ var (
 	sixToFour    = netip.MustParsePrefix("2002::/16")
 )
 
-// LocalAddress says what an address is that leads each host to itself, or to what is there for
+// What says what an address is that leads each host to itself, or to what is there for
 // this host alone: loopback and link-local addresses, metadata servers of clouds, and names of
 // these. It is "" for all other addresses and names. Where a name leads is not looked up.
-func LocalAddress(text string) string {
+func What(text string) string {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
 		return localName(text)
@@ -57,7 +64,7 @@ func localName(text string) string {
 	case IsMetadataName(name):
 		return "the metadata server of a cloud"
 	case strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x"):
-		return "a number that is no whole IP address" // some resolvers take 127.1 for one
+		return "a number that is no IP address" // some resolvers take 127.1 for one
 	default:
 		return ""
 	}
@@ -86,7 +93,8 @@ func IsOwnName(name string) bool {
 	}
 }
 
-// EmbeddedIPv4 is the address of IPv4 that one of IPv6 leads to, or the address itself.
+// EmbeddedIPv4 is the address of IPv4 that one of IPv6 leads to, or the address itself: by NAT64
+// (RFC 6052, RFC 8215), 6to4 (RFC 3056) and ISATAP (RFC 5214).
 func EmbeddedIPv4(addr netip.Addr) netip.Addr {
 	b, plain := addr.As16(), addr.WithZone("")
 	switch {
@@ -97,9 +105,12 @@ func EmbeddedIPv4(addr netip.Addr) netip.Addr {
 	case translatedBy.Contains(plain) && [4]byte(b[8:12]) != [4]byte{}:
 		// Of a longer suffix than 32 bits (RFC 6052): which one, only its network knows.
 		return netip.IPv6Unspecified()
-	case translated.Contains(plain), translatedBy.Contains(plain):
+	case translated.Contains(plain), translatedBy.Contains(plain), isISATAP(b):
 		return netip.AddrFrom4([4]byte(b[12:]))
 	default:
 		return addr
 	}
 }
+
+// isISATAP reports whether the interface identifier is of an address of IPv4, private or global.
+func isISATAP(b [16]byte) bool { return b[8]&^0x02 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe }
