@@ -1,0 +1,297 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// checkOwners holds to the definition what other namespaces see of bound sources:
+// of a host that a source without namespaces, or a catalog, declares nothing but
+// routes of its own namespace, of a pattern's nothing but the pattern's source's,
+// and of any other that of one namespace at most.
+func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
+	t.Helper()
+	sourceOf := func(m *Meta) int { return int(m.Origin.Source[0] - '0') }
+	type claim struct {
+		source    int
+		namespace string
+		host      Hostname
+		service   bool
+	}
+	var claims []claim
+	for _, svc := range s.Services {
+		if !onlyOwn(svc.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace) {
+			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname.canonical(), true})
+		}
+	}
+	for _, vs := range s.VirtualServices {
+		if slices.Contains(vs.Spec.Gateways, "mesh") && !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
+			for _, h := range vs.Spec.Hosts {
+				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h).canonical(), false})
+			}
+		}
+	}
+	for _, c := range claims {
+		b := w.bindings[c.source]
+		if b == nil || b.covers(c.host) {
+			continue
+		}
+		if r := (&owners{bindings: w.bindings}).pattern(c.source, c.host); r != nil || b.HostsOnly && c.service {
+			t.Fatalf("%v is seen by others, and the host is that of %s", c, r)
+		}
+		for _, o := range claims {
+			of := w.bindings[o.source]
+			if o.source == c.source || !o.service || o.namespace == c.namespace || o.source == 4 && c.service {
+				continue // a catalog's may be written down
+			}
+			if of != nil && of.has(c.namespace) || o.source == 4 && b.has(o.namespace) {
+				continue // both speak for that namespace
+			}
+			switch {
+			case of == nil && o.host.Overlaps(c.host) && (c.service || !o.host.IsWildcard() || c.host.IsWildcard()):
+			case of != nil && !b.has(o.namespace) && o.host == c.host:
+			case of != nil && !b.has(o.namespace) && c.host.Covers(o.host):
+			default:
+				continue
+			}
+			t.Fatalf("%v is seen by others, and so is %v", c, o)
+		}
+	}
+}
+
+// checkUntouched wants everything that no other namespace sees, and that no name can be
+// another's of, as its source has it.
+func (w *tenants) checkUntouched(t *testing.T, s *Snapshot, config *MeshConfig) {
+	t.Helper()
+	routes, rest := map[*VirtualService]bool{}, map[Key]*Meta{}
+	for _, vs := range s.VirtualServices {
+		routes[vs] = true
+	}
+	for _, list := range [][]*Meta{metas(s.Sidecars), metas(s.DestinationRules), metas(s.PeerAuthentications)} {
+		for _, m := range list {
+			rest[m.Key] = m
+		}
+	}
+	type place struct {
+		kind      Kind
+		namespace string
+	}
+	count, sources := map[Key]int{}, map[place]map[int]bool{}
+	for i, objects := range w.objects {
+		for k := range objects {
+			count[k]++
+			at := place{k.Kind, k.Namespace}
+			if sources[at] == nil {
+				sources[at] = map[int]bool{}
+			}
+			sources[at][i] = true
+		}
+	}
+	for _, objects := range w.objects {
+		for k, x := range objects {
+			switch x := x.(type) {
+			case *VirtualService:
+				private := onlyOwn(x.ExportTo, config.Spec.GetDefaultVirtualServiceExportTo(), x.Namespace)
+				if private && count[k] == 1 && !routes[x] {
+					t.Fatalf("%s, which no other namespace sees, is not there as it was", k)
+				}
+			case *Sidecar, *DestinationRule, *PeerAuthentication:
+				m := x.(object0).meta()
+				switch {
+				case rest[k] == nil:
+					t.Fatalf("%s is not there", k)
+				case len(sources[place{k.Kind, k.Namespace}]) == 1 && rest[k] != m:
+					t.Fatalf("%s, the only source of its kind in the namespace, is not there as it was", k)
+				}
+			}
+		}
+	}
+}
+
+// checkExports holds who sees a service of a bound source, and at which ports others go first, to
+// the decisions that they are made of.
+func (w *tenants) checkExports(t *testing.T, s *Snapshot) {
+	t.Helper()
+	o := s.tables.restrictions.owners
+	o.cache = newDecisionCache()
+	out := map[string]*Service{}
+	for _, svc := range s.Services {
+		out[svc.Origin.Source+" "+svc.String()+" "+string(svc.Hostname)] = svc
+	}
+	for i, f := range s.tables.restrictions.inputs {
+		if w.bindings[i] == nil {
+			continue
+		}
+		for _, svc := range f.services() {
+			is := out[svc.Origin.Source+" "+svc.String()+" "+string(svc.Hostname)]
+			if is == nil || onlyOwn(svc.ExportTo, o.defaults, svc.Namespace) {
+				continue // another source has an object with its key
+			}
+			restricted := o.isRestricted(i, svc)
+			hidden := namespacesOf(o.privateAddresses(i, svc.Namespace, addressNames(svc)))
+			for _, ns := range []string{"ns0", "ns1", "ns2", "ns3", "ns4", "other"} {
+				want := exportedTo(svc.ExportTo, o.defaults, svc.Namespace, ns) && (ns == svc.Namespace || !restricted && !slices.Contains(hidden, ns))
+				if got := exportedTo(is.ExportTo, o.defaults, is.Namespace, ns); got != want {
+					t.Fatalf("%s of source %d is seen by %s: %v; restricted %v, others' own in %v", svc.Key, i, ns, got, restricted, hidden)
+				}
+			}
+			if !restricted && (!slices.Equal(is.Yields, o.yields(i, svc)) || !is.Created.Equal(svc.Created)) {
+				t.Fatalf("%s of source %d yields at %v and is of %s; want %v and %s", svc.Key, i, is.Yields, is.Created, o.yields(i, svc), svc.Created)
+			}
+		}
+	}
+}
+
+// checkRoutes holds who has the routes of a bound source's VirtualService to the definition, host
+// by host: its own namespace; others if no name that it matches is another's; but none that has
+// such a name to itself. What comes behind others' routes has a late date.
+func (w *tenants) checkRoutes(t *testing.T, s *Snapshot) {
+	t.Helper()
+	o := s.tables.restrictions.owners
+	o.cache = newDecisionCache()
+	defaults := s.tables.restrictions.exports[1]
+	parts := map[Origin][]*VirtualService{}
+	for _, vs := range s.VirtualServices {
+		parts[*vs.Origin] = append(parts[*vs.Origin], vs)
+	}
+	for i, f := range s.tables.restrictions.inputs {
+		if w.bindings[i] == nil {
+			continue
+		}
+		for _, vs := range f.virtualServices() {
+			if len(parts[*vs.Origin]) == 0 || onlyOwn(vs.ExportTo, defaults, vs.Namespace) {
+				continue // another source has an object with its key, or nothing is decided
+			}
+			all := o.whoHas(i, vs)
+			for _, name := range vs.Spec.Hosts {
+				h := Hostname(name).canonical()
+				foreign := all.foreign || o.routes(i, vs, h) != nil
+				var hidden []string
+				if len(all.hidden) > 0 || !foreign && len(o.privateOf(i, vs, h)) > 0 {
+					hidden = append(slices.Clone(all.hidden), all.ofHosts...)
+				}
+				for _, ns := range []string{"ns0", "ns1", "ns2", "ns3", "ns4", "other"} {
+					want := exportedTo(vs.ExportTo, defaults, vs.Namespace, ns) && (ns == vs.Namespace || !foreign && !slices.Contains(hidden, ns))
+					got := 0
+					for _, x := range parts[*vs.Origin] {
+						if slices.Contains(x.Spec.Hosts, name) && exportedTo(x.ExportTo, defaults, x.Namespace, ns) {
+							got++
+							if late := x.Created.Equal(newestDate()); late != (all.late || foreign) {
+								t.Fatalf("%s of source %d, for %s in %s, comes last: %v", vs.Key, i, name, ns, late)
+							}
+						}
+					}
+					if got > 1 || (got == 1) != want {
+						t.Fatalf("%s of source %d, for %s, is there %d times for %s; foreign %v, others' own in %v", vs.Key, i, name, got, ns, foreign, hidden)
+					}
+				}
+			}
+		}
+	}
+}
+
+// nameHolders is who else has names that all routes of a VirtualService match: foreign if a name
+// is another's, hidden are the namespaces that have one to themselves. ofHosts are those that have
+// one of its hosts to themselves: they get the routes of no host that any namespace has so.
+type nameHolders struct {
+	foreign, late   bool
+	hidden, ofHosts []string
+}
+
+func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
+	var out nameHolders
+	for _, name := range vs.Spec.Hosts {
+		h := Hostname(name).canonical()
+		if o.routes(source, vs, h) != nil {
+			out.foreign = out.foreign || len(vs.Spec.Tls) > 0
+			continue
+		}
+		out.late = out.late || o.late(source, vs, h)
+		private := namespacesOf(o.privateOf(source, vs, h))
+		out.ofHosts = append(out.ofHosts, private...)
+		if len(vs.Spec.Tls) > 0 { // its rules match all hosts, whichever it is for
+			out.hidden = append(out.hidden, private...)
+		}
+	}
+	for _, h := range sniNames(vs) {
+		out.foreign = out.foreign || o.routes(source, vs, h) != nil || o.shortName(source, h) != nil
+		out.hidden = append(out.hidden, namespacesOf(o.privateOf(source, vs, h))...)
+	}
+	if !slices.Contains(vs.Spec.Gateways, "mesh") {
+		return out
+	}
+	addresses := subnetNames(vs)
+	for _, a := range addresses {
+		out.foreign = out.foreign || !o.hasAddress(source, vs.Namespace, a) && o.address(claimant{source, vs.Namespace, true}, a) != nil
+	}
+	out.hidden = append(out.hidden, namespacesOf(o.privateAddresses(source, vs.Namespace, addresses))...)
+	return out
+}
+
+func metas[T object](list []T) []*Meta {
+	out := make([]*Meta, len(list))
+	for i, x := range list {
+		out[i] = x.meta()
+	}
+	return out
+}
+
+// checkWithoutCache asks for all decisions with one cache, and for each without one.
+func (w *tenants) checkWithoutCache(t *testing.T, s *Snapshot) {
+	t.Helper()
+	without := s.tables.restrictions.owners
+	with := without
+	with.cache = newDecisionCache()
+	ask := func(o *owners, source int, svc *Service) string {
+		r := []*rival{o.service(source, svc)}
+		if svc.Hostname.IsWildcard() {
+			r = append(r, o.wildcard(source, svc))
+		}
+		var private []Key
+		for _, p := range o.privateAddresses(source, svc.Namespace, addressNames(svc)) {
+			private = append(private, p.Key)
+		}
+		return fmt.Sprint(r, o.yields(source, svc), private, o.isRestricted(source, svc))
+	}
+	for i, f := range s.tables.restrictions.inputs {
+		if w.bindings[i] == nil {
+			continue
+		}
+		for _, ns := range w.bindings[i].Namespaces {
+			for _, port := range []uint32{80, 443, 3306} {
+				for _, http := range []bool{false, true} {
+					if got, want := with.yieldsAt(i, ns, port, http), without.yieldsAt(i, ns, port, http); got != want {
+						t.Fatalf("with the decisions that are known, %s of source %d yields at %d, HTTP %v: %v; it is %v", ns, i, port, http, got, want)
+					}
+				}
+			}
+		}
+		for _, svc := range f.services() {
+			if onlyOwn(svc.ExportTo, without.defaults, svc.Namespace) {
+				continue
+			}
+			if got, want := ask(&with, i, svc), ask(&without, i, svc); got != want {
+				t.Fatalf("with the decisions that are known, %s of source %d is %s; it is %s", svc.Key, i, got, want)
+			}
+		}
+	}
+}
+
+// checkDates wants objects of bound sources behind those of others in a namespace
+// in which any object was dated.
+func checkDates[T object](t *testing.T, w *tenants, list []T) {
+	t.Helper()
+	for i, x := range list {
+		for _, y := range list[:i] {
+			a, b := y.meta(), x.meta()
+			if a.Namespace != b.Namespace || a.Origin.Source == b.Origin.Source {
+				continue
+			}
+			first, second := w.bindings[a.Origin.Source[0]-'0'], w.bindings[b.Origin.Source[0]-'0']
+			if first != nil && second == nil && (!a.Created.IsZero() || !b.Created.IsZero()) || first != nil && second != nil && a.Created != b.Created {
+				t.Fatalf("%s of %s comes before %s of %s", a.Key, a.Origin, b.Key, b.Origin)
+			}
+		}
+	}
+}

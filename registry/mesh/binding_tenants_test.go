@@ -1,0 +1,237 @@
+package mesh
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// tenants are sources at random: one that speaks for all, some that are bound to
+// namespaces, and a catalog.
+type tenants struct {
+	rng      *rand.Rand
+	bindings []*Binding
+	objects  []map[Key]any
+	shared   bool // they name each other's hosts
+	// own is in how many of four times a host is nobody else's all the same, so that
+	// addresses and ports decide.
+	own int
+	// machines is how many of eight objects are workloads.
+	machines int
+	rev      int
+}
+
+func newTenants(seed uint64, shared bool) *tenants {
+	w := &tenants{rng: rand.New(rand.NewPCG(seed, 7)), shared: shared, bindings: []*Binding{
+		{Namespaces: []string{"ns0"}},
+		nil,
+		{Namespaces: []string{"ns1", "ns2"}},
+		{Namespaces: []string{"ns2"}},
+		nil, // a catalog
+	}}
+	if shared {
+		w.own, w.machines = int(seed%5), 1+2*int(seed%2)
+		w.bindings = append(w.bindings,
+			&Binding{Namespaces: []string{"ns3"}, Hosts: []Hostname{"*.p.example", "e0.x.example"}},
+			&Binding{Namespaces: []string{"ns4"}, HostsOnly: true, Hosts: []Hostname{"e1.x.example"}})
+	} else {
+		w.bindings[3].Namespaces = []string{"ns3"}
+	}
+	for range w.bindings {
+		w.objects = append(w.objects, map[Key]any{})
+	}
+	return w
+}
+
+func (w *tenants) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
+
+// host is one of a few, so that they meet; or the source's own.
+func (w *tenants) host(source int) string {
+	host := w.pick("e0.x.example", "e1.x.example", "e2.x.example", "e0.p.example", "*.x.example", "*.p.example", "*.example", "e3.example", "*.0.x.example", "e.0.x.example",
+		"e0.x.example.", "e0.ns0.svc.x.example", "e0.ns2.svc.x.example", "e0.ns0", "e0.ns2.svc.", "e0", "10.9.0.1")
+	switch {
+	case w.shared && w.rng.IntN(4) < w.own:
+		return w.pick(fmt.Sprintf("e0.s%d.example", source), fmt.Sprintf("e1.s%d.example", source), fmt.Sprintf("*.s%d.example", source), "10.9.0.1", "10.9.0.2", "fd00::1")
+	case w.shared:
+		return host
+	}
+	return fmt.Sprintf("%s.s%d.example", w.pick("e0", "e1", "*.e2", "*", "e3.e2"), source)
+}
+
+// address is one of a few, or a range.
+func (w *tenants) address() string {
+	return w.pick("10.9.0.1", "10.9.0.2", "10.9.0.0/24", "10.9.0.0/31", "10.9.0.0/16", "10.0.0.0/8", "0.0.0.0/0", "::ffff:10.9.0.1", "fd00::1", "fd00::/64", "fd00::/16")
+}
+
+// machine is an address of a workload or an endpoint. Most are in ranges that services have.
+func (w *tenants) machine() string {
+	return w.pick("10.9.0.1", "10.9.0.2", "fd00::1", fmt.Sprintf("10.9.7.%d", w.rng.IntN(8)))
+}
+
+func (w *tenants) step() {
+	source := w.rng.IntN(len(w.bindings))
+	w.rev++
+	if w.rng.IntN(4) == 0 {
+		if keys := slices.SortedFunc(maps.Keys(w.objects[source]), Key.Compare); len(keys) > 0 {
+			delete(w.objects[source], keys[w.rng.IntN(len(keys))])
+		}
+		return
+	}
+	ns := fmt.Sprintf("ns%d", w.rng.IntN(5))
+	if b := w.bindings[source]; b != nil {
+		ns = b.Namespaces[w.rng.IntN(len(b.Namespaces))]
+	}
+	x := w.object(source, ns)
+	m := x.(object0).meta()
+	if w.rng.IntN(2) == 0 {
+		m.Created = time.Unix(int64(w.rng.IntN(5)), 0)
+	}
+	m.Hash = hashAs(m.Hash, strconv.Itoa(w.rev))
+	m.Origin = &Origin{Source: strconv.Itoa(source), Path: m.Name, Line: w.rev}
+	w.objects[source][m.Key] = x
+}
+
+type object0 interface{ meta() *Meta }
+
+func (w *tenants) object(source int, ns string) any {
+	name := fmt.Sprintf("n%d-%d", source, w.rng.IntN(4))
+	if w.shared && w.rng.IntN(4) == 0 {
+		name = fmt.Sprintf("n-%d", w.rng.IntN(4)) // of any source
+	}
+	exports := []Exports{nil, nil, nil, {"*"}, {ns}, {"ns0"}, {"ns0", "ns2"}, {"~"}}[w.rng.IntN(8)]
+	switch {
+	case source == 4:
+		svc := testDerived(ns, w.pick("e0", "e1"), 80)
+		svc.Hostname = Hostname(w.host(source))
+		if svc.Hostname.IsWildcard() {
+			svc.Hostname = Hostname("e0" + string(svc.Hostname[1:]))
+		}
+		return svc
+	case w.shared && w.rng.IntN(8) < w.machines:
+		return testWorkload(ns, name, w.pick(w.address(), w.machine()), "x")
+	case w.rng.IntN(5) == 0:
+		name := fmt.Sprintf("n%d-%d", w.rng.IntN(9), w.rng.IntN(4)) // no order by source
+		switch n := w.rng.IntN(4); {
+		case n < 2 && w.shared:
+			return &Sidecar{Meta: testMeta(KindSidecar, ns, name, "")}
+		case n < 3 && w.shared:
+			return &PeerAuthentication{Meta: testMeta(KindPeerAuthentication, ns, name, "")}
+		case source == 0 || w.shared:
+			return &DestinationRule{Meta: testMeta(KindDestinationRule, ns, name, "")}
+		}
+		fallthrough
+	case w.rng.IntN(2) == 0:
+		svc := testService(ns, name, "")
+		svc.Hostname, svc.ExportTo = Hostname(w.host(source)), exports
+		if w.shared {
+			w.fill(svc)
+		}
+		if w.rng.IntN(4) == 0 {
+			svc.Selector = map[string]string{LabelConsulService: w.pick("e0", "e1")}
+		}
+		return svc
+	default:
+		vs := testVirtualService(ns, name, "")
+		vs.ExportTo = exports
+		vs.Spec = &networking.VirtualService{Gateways: strings.Fields(w.pick("mesh", "mesh", "mesh", "edge/gateway", "mesh edge/gateway"))}
+		for range w.rng.IntN(4) {
+			vs.Spec.Hosts = append(vs.Spec.Hosts, w.host(source))
+		}
+		if w.rng.IntN(4) == 0 {
+			vs.Spec.Tls = []*networking.TLSRoute{{}}
+			if w.shared && w.rng.IntN(2) == 0 {
+				vs.Spec.Tls[0].Match = []*networking.TLSMatchAttributes{{SniHosts: []string{w.host(source)}, DestinationSubnets: []string{w.address()}}}
+			}
+		}
+		if w.shared && w.rng.IntN(4) == 0 {
+			vs.Spec.Tcp = []*networking.TCPRoute{{Match: []*networking.L4MatchAttributes{{DestinationSubnets: []string{w.address()}}}}}
+		}
+		return vs
+	}
+}
+
+// fill gives a service what others may have, too: ports of all protocols, addresses and
+// endpoints.
+func (w *tenants) fill(svc *Service) {
+	svc.Ports = nil
+	for _, number := range []uint32{80, 443, 3306} {
+		if w.rng.IntN(2) == 0 {
+			protocols := []Protocol{HTTP, GRPC, GRPCWeb, HTTPProxy, HTTPS, TLS, TCP, MySQL, UDP, Undeclared}
+			svc.Ports = append(svc.Ports, Port{Name: fmt.Sprint("p", number), Number: number, Protocol: protocols[w.rng.IntN(len(protocols))]})
+		}
+	}
+	for range max(0, w.rng.IntN(5)-2) {
+		svc.Addresses = append(svc.Addresses, w.address())
+	}
+	slices.Sort(svc.Addresses)
+	svc.Addresses = slices.Compact(svc.Addresses)
+	for range max(0, w.rng.IntN(6)-3) {
+		svc.Resolution = ResolutionStatic
+		svc.Inline = append(svc.Inline, &Workload{Address: w.machine()})
+	}
+}
+
+func (w *tenants) input(prev *Snapshot, config *MeshConfig, owners *Owners, unsettled bool) Input {
+	in := Input{Prev: prev, Fallback: config, Bindings: w.bindings, Owners: owners, Unsettled: unsettled}
+	for i, objects := range w.objects {
+		in.Fragments = append(in.Fragments, fragmentOf(strconv.Itoa(i), objects))
+	}
+	return in
+}
+
+// names are those that may be on record.
+func (w *tenants) names() map[Hostname]bool {
+	out := map[Hostname]bool{}
+	for _, objects := range w.objects {
+		for _, x := range objects {
+			switch x := x.(type) {
+			case *Service:
+				noteHosts(out, append(append(addressNames(x), inlineNames(x)...), x.Hostname.canonical()))
+				for _, p := range x.Ports {
+					noteHosts(out, []Hostname{portName(p.Number), httpPortName(x.Namespace, p.Number)})
+				}
+			case *VirtualService:
+				noteHosts(out, append(sniNames(x), subnetNames(x)...))
+				for _, h := range x.Spec.GetHosts() {
+					noteHosts(out, []Hostname{Hostname(h).canonical()})
+				}
+			case *Workload:
+				noteHosts(out, workloadNames(x))
+			}
+		}
+	}
+	return out
+}
+
+// recordOf is what a server would have on record after a snapshot.
+func recordOf(s *Snapshot, owners *Owners) map[Hostname]Owner {
+	out, grant := map[Hostname]Owner{}, Grants(s)
+	for _, h := range s.Decided() {
+		was, known := owners.Of(h)
+		is, granted := grant(h)
+		switch {
+		case granted && is != was:
+			out[h] = is
+		case known && !granted && !s.Claimed(h, was.Namespace):
+			out[h] = Owner{}
+		}
+	}
+	return out
+}
+
+// with is the record with other owners, in one step or in several.
+func (w *tenants) with(owners *Owners, record map[Hostname]Owner) *Owners {
+	if w.rng.IntN(3) > 0 {
+		return owners.With(record)
+	}
+	for h, owner := range record {
+		owners = owners.With(map[Hostname]Owner{h: owner})
+	}
+	return owners
+}
