@@ -8,7 +8,7 @@ import (
 )
 
 // TestOtherAuthority has site b's server make an authority of its own, because nobody copied the other
-// one. Each site goes on by itself, and nobody of the other one is believed. What the page says makes them
+// one. Each site goes on by itself, and trusts no host of the other one. What the page says makes them
 // one mesh: the authority is copied, and all hosts of site b join again with an empty state directory.
 func TestOtherAuthority(t *testing.T) {
 	s := newShape(t, shape{own: true})
@@ -17,7 +17,7 @@ func TestOtherAuthority(t *testing.T) {
 	for text, n := range s.a.tally(ledger, 10) {
 		t.Logf("%d times: %s", n, text)
 		if !strings.HasPrefix(text, "error: status 503") {
-			t.Errorf("a host of another authority is believed: %s", text)
+			t.Errorf("a host of another authority is trusted: %s", text)
 		}
 	}
 	s.a.awaitOnly(orders, "orders-a1", "orders-a2")

@@ -92,16 +92,15 @@ func forward(t *testing.T, h *hosttest.Host, at, to string) {
 	if l == nil {
 		t.FailNow()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
-	t.Cleanup(func() { cancel(); _ = l.Close(); all.Wait() })
+	t.Cleanup(func() { _ = l.Close(); all.Wait() })
 	all.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			all.Go(func() { pass(ctx, c, to) })
+			all.Go(func() { pass(t.Context(), c, to) })
 		}
 	})
 }

@@ -197,20 +197,31 @@ func (s *site) awaitHealth(health string, hosts ...string) {
 	})
 }
 
-// tally asks so many times, and counts who answers. Errors count below their text.
+// tally asks for an address so many times, and counts who answers.
 func (s *site) tally(address string, n int) map[string]int {
 	s.t.Helper()
-	out := map[string]int{}
-	for range n {
+	return tallyOf(n, func() (string, error) {
 		a, err := s.ask.Get(s.t.Context(), address)
 		switch {
 		case err != nil:
-			out["error: "+err.Error()]++
+			return "", err
 		case a.Caller != client:
-			out["called by "+a.Caller]++
+			return "called by " + a.Caller, nil
 		default:
-			out[a.Name]++
+			return a.Name, nil
 		}
+	})
+}
+
+// tallyOf asks so many times, and counts who answers. Errors count below their text.
+func tallyOf(n int, ask func() (string, error)) map[string]int {
+	out := map[string]int{}
+	for range n {
+		name, err := ask()
+		if err != nil {
+			name = "error: " + err.Error()
+		}
+		out[name]++
 	}
 	return out
 }

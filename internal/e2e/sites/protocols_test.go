@@ -203,26 +203,13 @@ func (s *sites) answersBy(ring *meshtest.KeyRing, host string) {
 	s.t.Helper()
 	for port, conf := range map[int]*tls.Config{9000: nil, 9443: ring.TLS("safe.shop.internal")} {
 		envoytest.Eventually(s.t, envoytest.Patience, func() error {
-			got := tallyOf(func() (string, error) { return askLine(s.t.Context(), s.a.hosts["web-a"], port, conf) })
+			got := tallyOf(50, func() (string, error) { return askLine(s.t.Context(), s.a.hosts["web-a"], port, conf) })
 			if err := only(got, host); err != nil {
 				return fmt.Errorf("port %d: %w", port, err)
 			}
 			return nil
 		})
 	}
-}
-
-// tallyOf asks 50 times, and counts who answers.
-func tallyOf(ask func() (string, error)) map[string]int {
-	out := map[string]int{}
-	for range 50 {
-		name, err := ask()
-		if err != nil {
-			name = "error: " + err.Error()
-		}
-		out[name]++
-	}
-	return out
 }
 
 // serveTLS has a program on a host that ends TLS itself and says its host's name.
