@@ -75,7 +75,7 @@ type Content struct {
 	// ListEnds is when the first of the lists of revoked certificates is to be replaced; zero if
 	// there is none.
 	ListEnds time.Time
-	// Warnings are what a person should change although the content is used.
+	// Warnings are what a person should change in the files although the content is used.
 	Warnings []string
 }
 
@@ -98,14 +98,15 @@ func (c *Content) State(now time.Time) (State, string) {
 	return Ready, ""
 }
 
-func (c *Content) check(now time.Time) {
-	if _, why := c.State(now); why != "" {
-		return
-	}
+// WarningsAt are what a person should change at a time although the content is used: Warnings, and that it
+// ends soon.
+func (c *Content) WarningsAt(now time.Time) []string {
 	const soon = 7 * 24 * time.Hour
-	if left := c.NotAfter.Sub(now); left < soon && left < c.NotAfter.Sub(c.NotBefore)/10 {
-		c.Warnings = append(c.Warnings, "it expires at "+c.NotAfter.UTC().Format(time.RFC3339))
+	left := c.NotAfter.Sub(now)
+	if _, why := c.State(now); why != "" || left >= soon || left >= c.NotAfter.Sub(c.NotBefore)/10 {
+		return c.Warnings
 	}
+	return append(slices.Clone(c.Warnings), "it expires at "+c.NotAfter.UTC().Format(time.RFC3339))
 }
 
 const (
@@ -138,15 +139,27 @@ func readPair(k files, chain, key []byte) (*Content, error) {
 	// The files are not replaced at one moment: between, they do not fit.
 	if _, err := tls.X509KeyPair(chain, key); err != nil {
 		state := Broken
-		if strings.Contains(err.Error(), "does not match") {
+		switch n := belongs(certs, key); {
+		case n > 0:
+			err = fmt.Errorf("%s: the certificate of the key in %s is number %d; write it first, and the chain to its authority behind it", k.cert, k.key, n+1)
+		case strings.Contains(err.Error(), "does not match"):
 			state = Mismatch
 			err = fmt.Errorf("%s and %s do not belong together; if a rotation is under way, the other file follows", k.cert, k.key)
-		} else {
+		default:
 			err = fmt.Errorf("%s and %s cannot be used: %w", k.cert, k.key, err)
 		}
 		return nil, &Error{state, err}
 	}
 	return &Content{Chain: chain, Key: key, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter}, nil
+}
+
+// belongs is the index of the certificate of a key; -1 if it is none of the first of these.
+func belongs(certs []*x509.Certificate, key []byte) int {
+	const most = 16 // each costs a check of the key
+	return slices.IndexFunc(certs[:min(len(certs), most)], func(c *x509.Certificate) bool {
+		_, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: c.Raw}), key)
+		return err == nil
+	})
 }
 
 // certificates are those of a file, in PEM and parsed.

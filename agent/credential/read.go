@@ -37,7 +37,7 @@ func kinds() []files {
 }
 
 // Read reads and checks what a secret is to have. An error has a [State].
-func (d *Directory) Read(secret string, now time.Time) (*Content, error) {
+func (d *Directory) Read(secret string) (*Content, error) {
 	// The name alone counts: with the suffix of authorities it may be too long for a folder.
 	if err := CheckName(base(secret)); err != nil {
 		return nil, &Error{Broken, err}
@@ -54,7 +54,6 @@ func (d *Directory) Read(secret string, now time.Time) (*Content, error) {
 		return nil, err
 	}
 	c.Warnings = r.warnings
-	c.check(now)
 	return c, nil
 }
 
@@ -94,19 +93,21 @@ const settled = 2 * time.Second
 func (d *Directory) Stamp(secret string, now time.Time) string {
 	var b strings.Builder
 	for _, folder := range d.Folders(secret) {
+		names := []string{""} // the folder itself: who may write into it
 		for _, k := range kinds() {
-			for _, name := range []string{k.cert, k.key, k.ca, k.list} {
-				var st unix.Stat_t
-				if err := unix.Stat(filepath.Join(folder, name), &st); err != nil {
-					_, _ = fmt.Fprintf(&b, "%v;", err)
-					continue
-				}
-				changed := time.Unix(st.Ctim.Unix())
-				if now.Sub(changed) < settled {
-					return ""
-				}
-				_, _ = fmt.Fprintf(&b, "%d %d %d %d %o %d;", st.Dev, st.Ino, st.Size, changed.UnixNano(), st.Mode, st.Uid)
+			names = append(names, k.cert, k.key, k.ca, k.list)
+		}
+		for _, name := range names {
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(folder, name), &st); err != nil {
+				_, _ = fmt.Fprintf(&b, "%v;", err)
+				continue
 			}
+			changed := time.Unix(st.Ctim.Unix())
+			if now.Sub(changed) < settled {
+				return ""
+			}
+			_, _ = fmt.Fprintf(&b, "%d %d %d %d %o %d;", st.Dev, st.Ino, st.Size, changed.UnixNano(), st.Mode, st.Uid)
 		}
 	}
 	return b.String()

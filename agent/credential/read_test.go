@@ -90,6 +90,7 @@ func folders(t *testing.T) map[string]folder {
 		"encrypted":     {files: with(of(leaf), "tls.key", pemOf("ENCRYPTED PRIVATE KEY", []byte("no"))), state: Broken, says: "encrypted", envoy: true},
 		"of_another":    {files: with(of(leaf), "tls.key", other.keyPEM(t)), state: Mismatch, says: "do not belong together", envoy: true},
 		"of_other_kind": {files: with(of(leaf), "tls.key", rsaLeaf.keyPEM(t)), state: Mismatch, says: "do not belong together", envoy: true},
+		"chain_first":   {files: with(of(leaf), "tls.crt", root.chainPEM()+leaf.chainPEM()), state: Broken, says: "number 2; write it first", envoy: true},
 		"rsa1024":       {files: made(1024, nil, nil), state: Broken, says: "1024 bits", envoy: true},
 		"p224":          {files: made(0, elliptic.P224(), nil), state: Broken, says: "P-224", envoy: true},
 		"ed25519":       {files: of(issue(t, "a.test", edKey(t), root, nil)), state: Broken, says: "Ed25519"},
@@ -140,7 +141,7 @@ func TestFolders(t *testing.T) {
 				f.secret = "kubernetes://c"
 			}
 			d := &Directory{Path: at}
-			c, err := d.Read(f.secret, time.Now())
+			c, err := d.Read(f.secret)
 			state, why := StateOf(err), fmt.Sprint(err)
 			if err == nil {
 				state, why = c.State(time.Now())
@@ -243,14 +244,14 @@ func TestWhereFilesAre(t *testing.T) {
 		// As in Istio, a folder of its own counts even if it has nothing.
 		"split-cacert": Missing,
 	} {
-		if _, err := d.Read(Prefix+secret, time.Now()); StateOf(err) != want {
+		if _, err := d.Read(Prefix+secret); StateOf(err) != want {
 			t.Errorf("%s: %s (%v), want %s", secret, StateOf(err), err, want)
 		}
 	}
 	if os.Geteuid() == 0 {
 		return // may read everything
 	}
-	if _, err := d.Read(Prefix+"closed", time.Now()); StateOf(err) != Unreadable {
+	if _, err := d.Read(Prefix+"closed"); StateOf(err) != Unreadable {
 		t.Errorf("a file without permission: %v", err)
 	}
 }
@@ -266,7 +267,7 @@ func TestLongestNames(t *testing.T) {
 		name := strings.Repeat("a", n)
 		put(t, filepath.Join(dir, name), map[string]string{"tls.crt": root.chainPEM(), "tls.key": root.keyPEM(t), "ca.crt": root.chainPEM()})
 		for _, secret := range []string{Prefix + name, Prefix + name + CASuffix} {
-			if _, err := d.Read(secret, time.Now()); err != nil {
+			if _, err := d.Read(secret); err != nil {
 				t.Errorf("%d bytes, %s: %v", n, strings.TrimLeft(secret[len(Prefix):], "a"), err)
 			}
 			if !slices.Contains(d.Folders(secret), filepath.Join(dir, name)) {
@@ -298,7 +299,7 @@ func TestOpenKeysAreReported(t *testing.T) {
 		put(t, folder, map[string]string{"tls.crt": root.chainPEM(), "tls.key": root.keyPEM(t)})
 		fatal(t, os.Chmod(folder, c.folder))
 		fatal(t, os.Chmod(filepath.Join(folder, "tls.key"), c.key))
-		got, err := d.Read(Prefix+name, time.Now())
+		got, err := d.Read(Prefix+name)
 		fatal(t, err)
 		if len(got.Warnings) != c.warnings || c.warnings > 0 && !strings.Contains(got.Warnings[0], folder) {
 			t.Errorf("%s: %q, want %d", name, got.Warnings, c.warnings)
@@ -332,7 +333,35 @@ func TestStampsTellChanges(t *testing.T) {
 		t.Error("two stamps of one state")
 	}
 	fatal(t, os.Chmod(filepath.Join(folder, "tls.key"), 0o640))
-	if d.Stamp(Prefix+"c", time.Now().Add(settled)) == one {
+	two := d.Stamp(Prefix+"c", time.Now().Add(settled))
+	if two == one {
 		t.Error("another mode has the same stamp")
+	}
+	fatal(t, os.Chmod(folder, 0o777))
+	if d.Stamp(Prefix+"c", time.Now().Add(settled)) == two {
+		t.Error("a folder that every user can write into has the same stamp")
+	}
+}
+
+// TestEndIsToldBefore: a certificate that is not replaced warns in the last tenth of its time, however long
+// ago its files were read.
+func TestEndIsToldBefore(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	const day = 24 * time.Hour
+	for name, c := range map[string]struct {
+		life, left time.Duration
+		warnings   int
+	}{
+		"fresh":      {90 * day, 80 * day, 1},
+		"soon":       {90 * day, 6 * day, 2},
+		"short_life": {2 * day, 12 * time.Hour, 1},
+		"short_soon": {2 * day, 4 * time.Hour, 2},
+		"expired":    {90 * day, -time.Hour, 1}, // which the state says
+	} {
+		content := Content{NotBefore: now.Add(c.left - c.life), NotAfter: now.Add(c.left), Warnings: []string{"open"}}
+		if got := content.WarningsAt(now); len(got) != c.warnings || len(content.Warnings) != 1 {
+			t.Errorf("%s: %q, want %d", name, got, c.warnings)
+		}
 	}
 }

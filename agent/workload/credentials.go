@@ -76,7 +76,7 @@ func (s *Server) refreshCredential(name string) {
 	var read *credential.Content
 	var err error
 	if again {
-		read, err = d.Read(name, now)
+		read, err = d.Read(name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (h *held) report(name string, now time.Time) Credential {
 	}
 	if c := h.served; c != nil {
 		out.Served, out.NotBefore, out.NotAfter, out.ListEnds = true, c.NotBefore, c.NotAfter, c.ListEnds
-		out.Warnings = c.Warnings
+		out.Warnings = c.WarningsAt(now)
 		out.State, out.Reason = c.State(now)
 		if h.rejected != "" {
 			out.State, out.Reason = credential.Rejected, "Envoy rejects it: "+h.rejected
