@@ -244,14 +244,14 @@ func TestWhereFilesAre(t *testing.T) {
 		// As in Istio, a folder of its own counts even if it has nothing.
 		"split-cacert": Missing,
 	} {
-		if _, err := d.Read(Prefix+secret); StateOf(err) != want {
+		if _, err := d.Read(Prefix + secret); StateOf(err) != want {
 			t.Errorf("%s: %s (%v), want %s", secret, StateOf(err), err, want)
 		}
 	}
 	if os.Geteuid() == 0 {
 		return // may read everything
 	}
-	if _, err := d.Read(Prefix+"closed"); StateOf(err) != Unreadable {
+	if _, err := d.Read(Prefix + "closed"); StateOf(err) != Unreadable {
 		t.Errorf("a file without permission: %v", err)
 	}
 }
@@ -299,7 +299,7 @@ func TestOpenKeysAreReported(t *testing.T) {
 		put(t, folder, map[string]string{"tls.crt": root.chainPEM(), "tls.key": root.keyPEM(t)})
 		fatal(t, os.Chmod(folder, c.folder))
 		fatal(t, os.Chmod(filepath.Join(folder, "tls.key"), c.key))
-		got, err := d.Read(Prefix+name)
+		got, err := d.Read(Prefix + name)
 		fatal(t, err)
 		if len(got.Warnings) != c.warnings || c.warnings > 0 && !strings.Contains(got.Warnings[0], folder) {
 			t.Errorf("%s: %q, want %d", name, got.Warnings, c.warnings)
