@@ -346,10 +346,43 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	if b.HostsOnly && !o.declaredIn(h, vs.Namespace) {
 		return &rival{nil, "nobody whom the settings name"}
 	}
-	if declared, r := o.declaredElsewhere(source, vs, h); declared || !routesSidecars(vs) {
+	if declared, r := o.declaredElsewhere(source, vs, h); declared {
+		return r
+	}
+	if r := o.routedAtGateways(vs, h); r != nil || !routesSidecars(vs) {
 		return r
 	}
 	return o.routedElsewhere(source, vs, h)
+}
+
+// routedAtGateways looks for an unbound source that routes a host, or one below a wildcard, at gateways, if
+// the VirtualService is for gateways, too. A wider wildcard of an unbound source takes no host from anybody: it
+// may be the page for all hosts that nobody has.
+func (o *owners) routedAtGateways(vs *VirtualService, h Hostname) *rival {
+	if !routesGateways(vs) {
+		return nil
+	}
+	var found *VirtualService
+	note := func(other *VirtualService) bool {
+		if other.Namespace != vs.Namespace && routesGateways(other) {
+			found = other
+		}
+		return found == nil
+	}
+	for i := range o.claims {
+		if o.bindings[i] != nil {
+			continue
+		}
+		for _, x := range []*nameIndex[*VirtualService]{&o.claims[i].gateways, &o.claims[i].routes} {
+			if more := x.find(h, false, note); more && h.IsWildcard() {
+				x.order.below(h, func(below Hostname) bool { return x.find(below, false, note) })
+			}
+			if found != nil {
+				return by(&found.Meta, "a source that is bound to no namespace and routes it at gateways")
+			}
+		}
+	}
+	return nil
 }
 
 // declaredIn reports whether an unbound source declares the host in a namespace.

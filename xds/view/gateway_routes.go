@@ -21,7 +21,9 @@ func (r *routingState) buildGateways(sc *sidecarScope) {
 	r.routeNames, r.view = names, r.view.reuseIfEqual(v)
 }
 
-// boundTo are the VirtualServices for a Gateway that the proxy sees, in order of precedence.
+// boundTo are the VirtualServices for a Gateway that the proxy sees, in order of precedence. Those of a
+// namespace that sources are bound to come last at a Gateway of another one: what they say of their age, or of
+// who sees them, takes no port and no host from the others.
 func (sc *sidecarScope) boundTo(gateway string) []*virtualService {
 	ns, defaults := sc.namespace(), sc.config.GetDefaultVirtualServiceExportTo()
 	var out []*virtualService
@@ -30,7 +32,15 @@ func (sc *sidecarScope) boundTo(gateway string) []*virtualService {
 			out = append(out, vs)
 		}
 	}
-	return byVisibility(out, func(vs *virtualService) int { return visibility(vs.ExportTo, defaults, vs.Namespace, ns) })
+	out = byVisibility(out, func(vs *virtualService) int { return visibility(vs.ExportTo, defaults, vs.Namespace, ns) })
+	own, _, _ := strings.Cut(gateway, "/")
+	const first, last = 0, 2
+	return byVisibility(out, func(vs *virtualService) int {
+		if vs.Namespace != own && sc.s.Bound(vs.Namespace) {
+			return last
+		}
+		return first
+	})
 }
 
 // boundServices are the VirtualServices for each Gateway.
