@@ -114,3 +114,28 @@ func TestNamesOfGatewaysAreAwaited(t *testing.T) {
 		}
 	})
 }
+
+// TestLateSourceIsAwaited: a source that comes after the first snapshot waits for its addresses as well, though
+// others' endpoints are pushed meanwhile.
+func TestLateSourceIsAwaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b, names := newFakeSource("a"), newFakeSource("b"), newFakeNames()
+		x := run(t, Config{Sources: []Source{a, b}, GatewayNames: names, SourceWait: time.Second, DebounceAfter: 100 * time.Millisecond})
+		a.say(&mesh.Fragment{Workloads: workloads("a", 0, 1, "x")})
+		x.want(2*time.Second, 1, "without the source that is missing")
+		late := via("gw.example")
+		late.Workloads = nil
+		b.say(late)
+		a.say(&mesh.Fragment{Workloads: workloads("a", 0, 2, "x")})
+		x.want(time.Second, 1, "endpoints of the other source")
+		if s := x.Snapshot(); len(s.Workloads) != 2 || s.MeshNetworks != nil || !slices.Equal(s.Missing, []string{"b"}) {
+			t.Fatalf("%d workloads, networks %v, missing %q", len(s.Workloads), s.MeshNetworks, s.Missing)
+		}
+		names.answer("gw.example", "203.0.113.1")
+		x.want(0, 1, "the address is there")
+		if s := x.Snapshot(); s.Incomplete || s.MeshNetworks.Spec.GetNetworks()["net-00"].GetGateways()[0].GetAddress() != "203.0.113.1" {
+			t.Errorf("incomplete %t, networks %v", s.Incomplete, s.MeshNetworks)
+		}
+	})
+}

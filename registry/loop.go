@@ -191,11 +191,12 @@ func (l *loop) logHolds(s *source, held holds, now time.Time) {
 	}
 }
 
-// missing are the sources that have delivered nothing.
+// missing are the sources that have delivered nothing. One that comes after the first snapshot
+// is still among them while configuration waits: none of its own was pushed yet.
 func (l *loop) missing() []string {
 	var names []string
 	for _, s := range l.sources {
-		if s.current == nil {
+		if s.current == nil || !l.pushes.hold.IsZero() && s.public == nil && l.r.Snapshot() != nil {
 			names = append(names, s.name)
 		}
 	}
@@ -223,7 +224,6 @@ func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
 
 // publishDue publishes if it is time to.
 func (l *loop) publishDue(now time.Time) {
-	missing := l.missing()
 	prev := l.r.Snapshot()
 	if l.record.expire(now) {
 		l.pushes.note(change{config: true}, now)
@@ -231,6 +231,7 @@ func (l *loop) publishDue(now time.Time) {
 	waiting := l.awaitKeys(now)
 	waiting = l.awaitNames(now) || waiting
 	l.pushes.hold = later(l.keys.until, l.names.until)
+	missing := l.missing()
 	switch {
 	case prev == nil && len(missing) > 0:
 		if now.Before(l.waitUntil()) {
@@ -267,7 +268,9 @@ func (l *loop) logMissing(missing []string) {
 func (l *loop) publish(config bool, missing []string, now time.Time) {
 	fragments := make([]*mesh.Fragment, len(l.sources))
 	for i, s := range l.sources {
-		s.public = s.publishable(config)
+		if !slices.Contains(missing, s.name) {
+			s.public = s.publishable(config)
+		}
 		fragments[i] = s.public
 	}
 	prev := l.r.Snapshot()
