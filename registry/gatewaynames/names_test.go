@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,8 +30,18 @@ type answers map[string][]string
 type rig struct {
 	t     *testing.T
 	names *gatewaynames.Names
-	asked map[string]int
 	stop  func()
+
+	mu    sync.Mutex // guards all following fields: several names are looked up at a time
+	asked map[string]int
+}
+
+// next is how often a name was asked for before.
+func (r *rig) next(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked[name]++
+	return r.asked[name] - 1
 }
 
 func run(t *testing.T, path string, say answers) *rig {
@@ -39,8 +50,7 @@ func run(t *testing.T, path string, say answers) *rig {
 	lookup := func(_ context.Context, name string) ([]netip.Addr, error) {
 		name = strings.TrimSuffix(name, ".")
 		list := say[name]
-		text := list[min(r.asked[name], len(list)-1)]
-		r.asked[name]++
+		text := list[min(r.next(name), len(list)-1)]
 		var out []netip.Addr
 		for f := range strings.FieldsSeq(text) {
 			a, err := netip.ParseAddr(f)
@@ -126,8 +136,8 @@ func TestLastGoodAnswersStay(t *testing.T) {
 		}
 		pass(time.Minute)
 		r.says("gw.example[203.0.113.3]")
-		if r.names.Addresses() != then || r.asked["gw.example"] != 5 {
-			t.Errorf("the same answer made other addresses, or %d lookups", r.asked["gw.example"])
+		if asked := r.next("gw.example"); r.names.Addresses() != then || asked != 5 {
+			t.Errorf("the same answer made other addresses, or %d lookups", asked)
 		}
 		r.stop()
 	})
@@ -183,7 +193,11 @@ func TestLookupsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int32
 		lookup := func(ctx context.Context, _ string) ([]netip.Addr, error) {
-			most.Store(max(most.Load(), now.Add(1)))
+			for n := now.Add(1); ; {
+				if old := most.Load(); n <= old || most.CompareAndSwap(old, n) {
+					break
+				}
+			}
 			defer now.Add(-1)
 			<-ctx.Done()
 			return nil, ctx.Err()
