@@ -66,17 +66,18 @@ func (n *network) rest(ctx context.Context, d time.Duration, servers []string) (
 	}
 }
 
-// look reports whether one of the servers accepts connections.
+// look reports whether one of the servers accepts connections, as soon as one does: a server that
+// is away does not answer, and must not delay a host that another can serve.
 func (n *network) look(ctx context.Context, servers []string) bool {
 	dial := n.dial
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
 	up := make(chan bool, len(servers))
 	for _, s := range servers {
 		go func() {
-			ctx, cancel := context.WithTimeout(ctx, lookTime)
-			defer cancel()
 			c, err := dial(ctx, "tcp", s)
 			if err == nil {
 				_ = c.Close()
@@ -84,11 +85,12 @@ func (n *network) look(ctx context.Context, servers []string) bool {
 			up <- err == nil
 		}()
 	}
-	found := false
 	for range servers {
-		found = <-up || found
+		if <-up {
+			return true
+		}
 	}
-	return found
+	return false
 }
 
 // watched are TLS credentials for connections on which the kernel asks whether the other end is
