@@ -82,17 +82,21 @@ func (o *output) empty(f *os.File, must bool) (n counted, err error) {
 	if size > o.offset && !must {
 		return n, nil
 	}
-	if err := f.Truncate(0); err != nil {
-		return n, fmt.Errorf("bounding Envoy's output: %w", err)
+	// The note first: an agent that is killed in between writes lines twice and loses none.
+	left := size - o.offset
+	o.offset = 0
+	err = o.note()
+	if terr := f.Truncate(0); terr != nil {
+		o.offset = size - left
+		return n, fmt.Errorf("bounding Envoy's output: %w", errors.Join(terr, o.note()))
 	}
-	if left := size - o.offset; left > 0 {
+	if left > 0 {
 		n.dropped = uint64(left)
 		o.log.Warn("a part of Envoy's output was dropped: nobody took it", "path", o.path, "bytes", left)
 	}
-	o.offset = 0
 	o.emptied++
 	n.rotations = 1
-	return n, o.note()
+	return n, err
 }
 
 // rotate copies the output to FILE.1, and empties it.
@@ -242,7 +246,9 @@ func (o *output) next(buf []byte) (n, of int) {
 func (o *output) noted() string { return o.path + ".written" }
 
 // begin continues where the agent before ended. What is in a file of which nothing is noted was
-// written for the file.
+// written for the file. A note that cannot be read, is of another file, or of more than the file
+// has, says that an agent wrote lines on, but not which: then they are written again, because the
+// alternative is to lose some.
 func (o *output) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -251,7 +257,8 @@ func (o *output) begin() {
 		return
 	}
 	o.id, o.offset = idOf(&st), st.Size
-	if b, err := os.ReadFile(o.noted()); err == nil {
+	if b, err := os.ReadFile(o.noted()); !errors.Is(err, fs.ErrNotExist) {
+		o.offset = 0
 		var id fileID
 		var offset int64
 		if _, err := fmt.Sscanf(string(b), "%d %d %d\n", &id.dev, &id.ino, &offset); err == nil && id == o.id && offset >= 0 && offset <= st.Size {
@@ -263,10 +270,16 @@ func (o *output) begin() {
 	}
 }
 
-// note writes down how much was written. After a crash the last lines may be written twice.
+// note writes down how much was written. The text always has the same length and is written over
+// the one before by one system call, so an agent that is killed leaves one of both: a note that is
+// emptied first would lose lines. After a crash the last lines may be written twice.
 func (o *output) note() error {
-	text := fmt.Sprintf("%d %d %d\n", o.id.dev, o.id.ino, o.offset)
-	if err := os.WriteFile(o.noted(), []byte(text), usual); err != nil {
+	f, err := os.OpenFile(o.noted(), os.O_WRONLY|os.O_CREATE, usual)
+	if err != nil {
+		return fmt.Errorf("noting how much of Envoy's output was written: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "%020d %020d %020d\n", o.id.dev, o.id.ino, o.offset)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("noting how much of Envoy's output was written: %w", err)
 	}
 	return nil

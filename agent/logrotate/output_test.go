@@ -9,9 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
@@ -116,6 +119,85 @@ func TestOutputIsWrittenOn(t *testing.T) {
 	}
 	if n, err := filepath.Glob(g.output + ".[0-9]*"); err != nil || len(n) > 0 {
 		t.Errorf("files: %q, %v", n, err)
+	}
+}
+
+// TestNextAgentLosesNoLine: what was noted of an agent that was killed may be damaged, old or of
+// another file. The next agent then writes lines twice, and loses none.
+func TestNextAgentLosesNoLine(t *testing.T) {
+	t.Parallel()
+	const text = "first line\nsecond line\n"
+	for name, c := range map[string]struct{ note, want string }{
+		"nothing noted":        {note: "", want: ""}, // the lines were written for the file
+		"yesterday's format":   {note: "DEV INO 11\n", want: "second line\n"},
+		"today's format":       {note: "0000000DEV 00000000INO 00000000000000000011\n", want: "second line\n"},
+		"an empty note":        {note: "EMPTY", want: text},
+		"a damaged note":       {note: "DEV IN", want: text},
+		"another file":         {note: "DEV 1 11\n", want: text},
+		"emptied in between":   {note: "DEV INO 4096\n", want: text},
+		"everything was there": {note: "DEV INO 23\n", want: ""},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(resolved(t.TempDir()), "envoy.log")
+			write(t, path, text, 0o600)
+			var st unix.Stat_t
+			if err := unix.Stat(path, &st); err != nil {
+				t.Fatal(err)
+			}
+			id := idOf(&st)
+			note := strings.NewReplacer("DEV", fmt.Sprint(id.dev), "INO", fmt.Sprint(id.ino), "EMPTY", "").Replace(c.note)
+			if c.note != "" {
+				write(t, path+".written", note, 0o600)
+			}
+			w := &slowWriter{}
+			o := &output{path: path, to: w, log: slog.New(slog.DiscardHandler)}
+			o.begin()
+			if err := o.copyNew(); err != nil {
+				t.Fatal(err)
+			}
+			if got := string(w.files()["writer"]); got != c.want {
+				t.Errorf("written on: %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestNoteIsAlwaysWhole: whenever an agent is killed, its note says up to where it wrote lines on.
+func TestNoteIsAlwaysWhole(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(resolved(t.TempDir()), "envoy.log")
+	write(t, path, "a line\n", 0o600)
+	o := &output{path: path, to: &slowWriter{}, log: slog.New(slog.DiscardHandler)}
+	o.begin()
+	first, err := os.ReadFile(o.noted())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for i := range int64(2000) {
+			o.offset = i << (i % 40)
+			if err := o.note(); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	for {
+		b, err := os.ReadFile(o.noted())
+		if err != nil || len(b) != len(first) || b[len(b)-1] != '\n' {
+			t.Fatalf("a note that is %q: %v", b, err)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
 	}
 }
 
