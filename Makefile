@@ -45,6 +45,10 @@ test: tools ## every test, those with real Envoys included, and all the others a
 	GO=$(GO) tools/test.sh -short -race -timeout 15m
 	GO=$(GO) MODULE=bench/fleet tools/test.sh -short -race -timeout 5m
 
+.PHONY: soak
+soak: tools ## the tests that a change touches, RUNS (20) times with the race detector beside a load; BASE=COMMIT to compare with, ONLY=DIR for some packages, LIST=1 to see which
+	$(GO) run ./internal/soak $(if $(BASE),-base '$(BASE)') $(if $(RUNS),-runs '$(RUNS)') $(if $(LOAD),-load '$(LOAD)') $(if $(ONLY),-only '$(ONLY)') $(if $(LIST),-list)
+
 .PHONY: fleet
 fleet: build ## the programs that measure, bin/fleet and bin/peers
 	$(GO) build -C bench/fleet -o $(CURDIR)/bin/fleet .
