@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -146,7 +147,7 @@ func TestNextAgentLosesNoLine(t *testing.T) {
 				t.Fatal(err)
 			}
 			id := idOf(&st)
-			note := strings.NewReplacer("DEV", fmt.Sprint(id.dev), "INO", fmt.Sprint(id.ino), "EMPTY", "").Replace(c.note)
+			note := strings.NewReplacer("DEV", strconv.FormatUint(id.dev, 10), "INO", strconv.FormatUint(id.ino, 10), "EMPTY", "").Replace(c.note)
 			if c.note != "" {
 				write(t, path+".written", note, 0o600)
 			}
