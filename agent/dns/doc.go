@@ -12,9 +12,10 @@
 // that sends them back is left out until it does not any more.
 //
 // Everything that a client or an upstream can make grow is bounded: queries that are forwarded at one
-// time, connections, sizes, time. No query makes a log line.
+// time, connections, sizes, time. Of too many queries, the one that has waited longest makes room. The
+// nameservers get the time that the host's resolver would give them. No query makes a log line.
 //
 // New starts nothing. Run owns all goroutines: one listener each for UDP and TCP at each address, one
-// that watches resolv.conf and probes, and one for each query. Table, Status and Collect may be used
+// that watches resolv.conf and probes, one for each query, and one for each nameserver that it asks. Table, Status and Collect may be used
 // by any goroutine.
 package dns

@@ -2,11 +2,7 @@ package dns
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,16 +12,9 @@ import (
 
 // Limits of queries that are forwarded.
 const (
-	maxForwarded = 256                    // at one time; they differ
-	maxWaiting   = 4096                   // clients that wait for an answer
-	downTryTime  = 500 * time.Millisecond // at an upstream that did not answer lately
-	downAfter    = 3                      // queries in a row without an answer
-)
-
-// defaultQueryTime is as glibc waits.
-const (
-	defaultQueryTime = 5 * time.Second
-	defaultTryTime   = 1500 * time.Millisecond
+	maxForwarded = 256  // at one time; they differ
+	maxWaiting   = 4096 // clients that wait for an answer
+	downAfter    = 3    // queries in a row without an answer
 )
 
 // upstream is a nameserver.
@@ -45,15 +34,17 @@ type forwarder struct {
 	s *Server
 	// upstreams are in the order of resolv.conf. Immutable.
 	upstreams atomic.Pointer[[]*upstream]
-	problem   atomic.Pointer[string] // why there are none, or nil
+	patience  atomic.Pointer[patience] // nil means glibc's defaults
+	turn      atomic.Uint32            // of the upstream that is asked first, with rotate
+	problem   atomic.Pointer[string]   // why there are none, or nil
 	waiting   atomic.Int64
 	full      atomic.Uint64 // queries for which there was no room
 	looped    atomic.Uint64 // probes that came back
 	reprobe   chan struct{}
-	// queryTime is how long a query takes at most, and tryTime how long one upstream has. Constant.
-	queryTime, tryTime time.Duration
-	ended              context.Context //nolint:containedctx // of Run: queries end with it
-	stop               context.CancelFunc
+	// nextAfter is how long one upstream is waited for before the next one is asked as well. Constant.
+	nextAfter time.Duration
+	ended     context.Context //nolint:containedctx // of Run: queries end with it
+	stop      context.CancelFunc
 
 	mu     sync.Mutex           // guards all following fields
 	flying map[flight]*exchange // queries that are asked now
@@ -71,12 +62,17 @@ type flight struct {
 
 // exchange is one query to the upstreams, for all clients that ask the same.
 type exchange struct {
-	done  chan struct{}
-	reply *mdns.Msg // set before done is closed; nil if nobody answers. Read-only.
+	ctx    context.Context //nolint:containedctx // ends with the forwarder, and when the exchange makes room
+	cancel context.CancelFunc
+	began  time.Time
+	done   chan struct{}
+	reply  *mdns.Msg // set before done is closed; nil if nobody answers. Read-only.
+
+	waiters int // guarded by the mutex of the forwarder
 }
 
 func newForwarder(s *Server) *forwarder {
-	f := &forwarder{s: s, queryTime: defaultQueryTime, tryTime: defaultTryTime, reprobe: make(chan struct{}, 1), flying: map[flight]*exchange{}, probes: map[string]*upstream{}}
+	f := &forwarder{s: s, nextAfter: defaultNextAfter, reprobe: make(chan struct{}, 1), flying: map[flight]*exchange{}, probes: map[string]*upstream{}}
 	f.ended, f.stop = context.WithCancel(context.Background()) //nolint:forbidigo // ends with Run
 	return f
 }
@@ -84,30 +80,29 @@ func newForwarder(s *Server) *forwarder {
 // ask returns the answer of the upstreams to a query, or SERVFAIL.
 func (f *forwarder) ask(q, failure *mdns.Msg, udp bool) *mdns.Msg {
 	failure.Rcode = mdns.RcodeServerFailure
-	if f.waiting.Add(1) > maxWaiting {
-		f.waiting.Add(-1)
-		f.full.Add(1)
-		f.s.failed.Add(1)
-		return failure
-	}
 	defer f.waiting.Add(-1)
-	x, mine := f.join(q, udp)
-	if x == nil {
+	if f.waiting.Add(1) > maxWaiting {
+		f.dropLargest()
 		f.full.Add(1)
 		f.s.failed.Add(1)
-		f.probeSoon()
 		return failure
 	}
+	x, mine := f.join(q, udp)
+	defer f.leave(x)
 	if mine != (flight{}) {
 		f.do(x, mine, q)
 	}
 	select {
 	case <-x.done:
-	case <-f.ended.Done():
+	case <-x.ctx.Done(): // it made room, or all ends
 	}
 	select {
 	case <-x.done:
 	default:
+		if f.ended.Err() == nil {
+			f.full.Add(1)
+			f.s.failed.Add(1)
+		}
 		return failure
 	}
 	if x.reply == nil || f.mayBeOurs(x.reply) {
@@ -128,8 +123,9 @@ func (f *forwarder) mayBeOurs(reply *mdns.Msg) bool {
 	return negative && f.s.c.Table.State() == StateNone
 }
 
-// join finds the exchange of a query. mine is set if the caller has to do it. It returns nil if there
-// are too many.
+// join finds the exchange of a query. mine is set if the caller has to do it. If there are too many,
+// the one that has waited longest makes room: so slow names, however many a program asks for, leave
+// the others the time that a good nameserver needs.
 func (f *forwarder) join(q *mdns.Msg, udp bool) (x *exchange, mine flight) {
 	k := flight{
 		name: mdns.CanonicalName(q.Question[0].Name), qtype: q.Question[0].Qtype, udp: udp,
@@ -141,79 +137,46 @@ func (f *forwarder) join(q *mdns.Msg, udp bool) (x *exchange, mine flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if x := f.flying[k]; x != nil {
+		x.waiters++
 		return x, flight{}
 	}
 	if len(f.flying) >= maxForwarded {
-		return nil, flight{}
+		f.drop(func(a, b *exchange) bool { return a.began.Before(b.began) })
+		f.probeSoon()
 	}
-	x = &exchange{done: make(chan struct{})}
+	x = &exchange{began: time.Now(), done: make(chan struct{}), waiters: 1}
+	x.ctx, x.cancel = context.WithCancel(f.ended)
 	f.flying[k] = x
 	return x, k
 }
 
-// do does an exchange.
-func (f *forwarder) do(x *exchange, k flight, q *mdns.Msg) {
-	defer func() {
-		f.mu.Lock()
-		delete(f.flying, k)
-		f.mu.Unlock()
-		close(x.done)
-	}()
-	ctx, cancel := context.WithTimeout(f.ended, f.queryTime)
-	defer cancel()
-	var last *mdns.Msg
-	for _, u := range f.order() {
-		m := query(q, k)
-		limit := f.tryTime
-		if u.silent.Load() >= downAfter {
-			limit = downTryTime
-		}
-		reply, err := exchangeWith(ctx, u.address, m, k.udp, limit)
-		if f.ended.Err() != nil {
-			return
-		}
-		if err != nil {
-			u.failures.Add(1)
-			u.silent.Add(1)
-			text := err.Error()
-			u.lastErr.Store(&text)
-			if ctx.Err() != nil {
-				break
-			}
-			continue
-		}
-		u.silent.Store(0)
-		if u.loops.Load() {
-			continue
-		}
-		last = reply
-		if reply.Rcode != mdns.RcodeServerFailure && reply.Rcode != mdns.RcodeRefused && reply.Rcode != mdns.RcodeNotImplemented {
-			break
-		}
-	}
-	x.reply = last
+// leave ends the wait of one client.
+func (f *forwarder) leave(x *exchange) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x.waiters--
 }
 
-// order are the upstreams that do not loop: first those that answered last.
-func (f *forwarder) order() []*upstream {
-	var up, down []*upstream
-	for _, u := range f.current() {
-		switch {
-		case u.loops.Load():
-		case u.silent.Load() >= downAfter:
-			down = append(down, u)
-		default:
-			up = append(up, u)
+// drop ends the exchange that comes first. f.mu must be held.
+func (f *forwarder) drop(before func(a, b *exchange) bool) {
+	var key flight
+	var first *exchange
+	for k, x := range f.flying {
+		if first == nil || before(x, first) {
+			key, first = k, x
 		}
 	}
-	return append(up, down...)
+	if first != nil {
+		delete(f.flying, key)
+		first.cancel()
+	}
 }
 
-func (f *forwarder) current() []*upstream {
-	if list := f.upstreams.Load(); list != nil {
-		return *list
-	}
-	return nil
+// dropLargest ends the exchange for which most clients wait: one name does not keep all others out.
+func (f *forwarder) dropLargest() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop(func(a, b *exchange) bool { return a.waiters > b.waiters })
 }
 
 // query is what an upstream is asked. The id is random, and so is the port of its socket.
@@ -226,74 +189,4 @@ func query(q *mdns.Msg, k flight) *mdns.Msg {
 		m.SetEdns0(maxUDPQuery, k.do)
 	}
 	return m
-}
-
-// errForeign means that an upstream sends what is no answer.
-var errForeign = errors.New("answers that are not to the query")
-
-// maxForeign bounds the messages that are read while waiting for the answer.
-const maxForeign = 64
-
-// exchangeWith asks one upstream. Messages that are not the answer to the query are not taken for
-// one.
-func exchangeWith(ctx context.Context, to netip.AddrPort, m *mdns.Msg, udp bool, limit time.Duration) (*mdns.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	network := "tcp"
-	if udp {
-		network = "udp" // connected: the kernel drops what others send
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, to.String())
-	if err != nil {
-		return nil, err
-	}
-	co := &mdns.Conn{Conn: conn, UDPSize: mdns.MaxMsgSize - 1}
-	defer func() { _ = co.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return nil, err
-		}
-	}
-	if err := co.WriteMsg(m); err != nil {
-		return nil, err
-	}
-	for range maxForeign {
-		r, err := co.ReadMsg()
-		if r == nil || err != nil {
-			var broken *mdns.Error
-			if udp && errors.As(err, &broken) { // not a message at all
-				continue
-			}
-			return nil, err
-		}
-		if !isAnswer(m, r) {
-			continue
-		}
-		clean(r)
-		return r, nil
-	}
-	return nil, fmt.Errorf("%s: %w", to, errForeign)
-}
-
-func isAnswer(m, r *mdns.Msg) bool {
-	if r.Id != m.Id || !r.Response || r.Opcode != mdns.OpcodeQuery || len(r.Question) != 1 {
-		return false
-	}
-	a, b := m.Question[0], r.Question[0]
-	return a.Qtype == b.Qtype && a.Qclass == b.Qclass && strings.EqualFold(a.Name, b.Name)
-}
-
-// clean takes out what is between an upstream and its client: EDNS, and signatures of messages.
-func clean(r *mdns.Msg) {
-	extra := r.Extra[:0]
-	for _, rr := range r.Extra {
-		switch rr.Header().Rrtype {
-		case mdns.TypeOPT, mdns.TypeTSIG, mdns.TypeSIG:
-		default:
-			extra = append(extra, rr)
-		}
-	}
-	r.Extra = extra
 }

@@ -107,7 +107,7 @@ func TestOthersAreAsked(t *testing.T) {
 func startWith(t testing.TB, table *Table, upstreams ...string) (*Server, string) {
 	t.Helper()
 	// Patient: a busy machine is not an upstream that does not answer.
-	s, at := startEdited(t, table, func(s *Server) { s.forward.queryTime, s.forward.tryTime = time.Minute, time.Minute })
+	s, at := startEdited(t, table, func(s *Server) { s.forward.nextAfter = time.Minute })
 	s.forward.use(t, upstreams)
 	return s, at
 }
@@ -115,7 +115,8 @@ func startWith(t testing.TB, table *Table, upstreams ...string) (*Server, string
 // startHasty is startWith for tests of upstreams that do not answer.
 func startHasty(t testing.TB, table *Table, upstreams ...string) (*Server, string) {
 	t.Helper()
-	s, at := startEdited(t, table, func(s *Server) { s.forward.tryTime = 500 * time.Millisecond })
+	s, at := startEdited(t, table, func(s *Server) { s.forward.nextAfter = 500 * time.Millisecond })
+	s.forward.patience.Store(&patience{timeout: time.Second, attempts: 1})
 	s.forward.use(t, upstreams)
 	return s, at
 }
@@ -298,38 +299,49 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// TestFlood: clients that ask for more than is forwarded at one time get SERVFAIL at once, and names of
-// the mesh as always; those that ask the same share one query.
+// inFlight is how many queries are asked now.
+func (f *forwarder) inFlight() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.flying)
+}
+
+// TestFlood: of clients that ask for more than is forwarded at one time, those that have waited
+// longest get SERVFAIL; names of the mesh are answered as always; those that ask the same share one
+// query.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	u := newUpstream(t, func(w mdns.ResponseWriter, q *mdns.Msg) *mdns.Msg {
-		if q.Question[0].Qtype != mdns.TypeHINFO {
+		if q.Question[0].Qtype != mdns.TypeHINFO && !strings.HasPrefix(q.Question[0].Name, "fast") {
 			<-release
 		}
 		return world(w, q)
 	})
 	s, at := startWith(t, shop(t), u.at)
+	s.forward.patience.Store(&patience{timeout: maxTimeout, attempts: 1})
 	var clients sync.WaitGroup
 	var got [maxForwarded]string
 	for i := range maxForwarded {
 		clients.Go(func() {
 			got[i] = said(ask(t, "udp", at, fmt.Sprintf("w%d.example.", i), mdns.TypeA))
 		})
+		await(t, "a query", func() bool { return s.forward.inFlight() == i+1 })
 	}
-	flying := func() int {
-		s.forward.mu.Lock()
-		defer s.forward.mu.Unlock()
-		return len(s.forward.flying)
-	}
-	await(t, "all queries", func() bool { return flying() == maxForwarded })
+	last := fmt.Sprintf("W%d.example.", maxForwarded-1)
 	var same [20]string
 	for i := range same {
-		clients.Go(func() { same[i] = said(ask(t, "udp", at, "W0.example.", mdns.TypeA)) })
+		clients.Go(func() { same[i] = said(ask(t, "udp", at, last, mdns.TypeA)) })
 	}
 	await(t, "the same queries", func() bool { return s.forward.waiting.Load() == maxForwarded+int64(len(same)) })
-	if one := said(ask(t, "udp", at, "more.example.", mdns.TypeA)); one != "SERVFAIL" || s.Status().Full != 1 {
-		t.Errorf("one more: %s, %+v", one, s.Status())
+	const more = 3
+	for i := range more {
+		if one := said(ask(t, "udp", at, fmt.Sprintf("fast%d.example.", i), mdns.TypeA)); one != "NOERROR; A 192.0.2.1" {
+			t.Errorf("a name whose nameserver answers, beside %d slow ones: %s", maxForwarded, one)
+		}
+		// Each answer leaves a place free.
+		clients.Go(func() { _ = ask(t, "udp", at, fmt.Sprintf("more%d.example.", i), mdns.TypeA) })
+		await(t, "another slow name", func() bool { return s.forward.inFlight() == maxForwarded })
 	}
 	if one := said(ask(t, "udp", at, "api.lab.", mdns.TypeA)); one != "NOERROR; A 240.240.0.1" {
 		t.Errorf("a name of the mesh: %s", one)
@@ -337,14 +349,21 @@ func TestFlood(t *testing.T) {
 	close(release)
 	clients.Wait()
 	for i, text := range append(got[:], same[:]...) {
-		if text != "NOERROR; A 192.0.2.1" {
-			t.Errorf("client %d: %s", i, text)
+		want := "NOERROR; A 192.0.2.1"
+		if i < more {
+			want = "SERVFAIL"
+		}
+		if text != want {
+			t.Errorf("client %d: %s, want %s", i, text, want)
 		}
 	}
-	if n := u.askedFor("w0.example."); n != 1 {
+	if st := s.Status(); st.Full != more || st.Failed != more {
+		t.Errorf("status %+v", st)
+	}
+	if n := u.askedFor(strings.ToLower(last)); n != 1 {
 		t.Errorf("the nameserver was asked %d times for one name", n)
 	}
-	if flying() != 0 || s.forward.waiting.Load() != 0 {
+	if s.forward.inFlight() != 0 || s.forward.waiting.Load() != 0 {
 		t.Error("something is left")
 	}
 }

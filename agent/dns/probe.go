@@ -107,7 +107,7 @@ func (f *forwarder) watch(w *fsnotify.Watcher) {
 // load reads resolv.conf. It reports whether there are other upstreams than before. If it cannot be
 // read or names nobody, the last ones stay.
 func (f *forwarder) load(ctx context.Context) bool {
-	list, err := readUpstreams(f.s.c.ResolvConf, f.s.c.Stub, f.s.own())
+	list, options, err := readUpstreams(f.s.c.ResolvConf, f.s.c.Stub, f.s.own())
 	if err != nil {
 		text := err.Error()
 		if was := f.problem.Swap(&text); was == nil || *was != text {
@@ -116,6 +116,7 @@ func (f *forwarder) load(ctx context.Context) bool {
 		return false
 	}
 	f.problem.Store(nil)
+	f.patience.Store(&options)
 	was := f.current()
 	if slices.EqualFunc(was, list, func(u *upstream, a netip.AddrPort) bool { return u.address == a }) {
 		return false
@@ -160,11 +161,16 @@ func (f *forwarder) probe(ctx context.Context, u *upstream) {
 	back := f.looped.Load()
 	m := new(mdns.Msg)
 	m.SetQuestion(name, mdns.TypeHINFO)
-	_, err := exchangeWith(ctx, u.address, m, true, f.tryTime)
+	began := time.Now()
+	p := f.waits()
+	_, err := exchangeWith(ctx, u.address, m, !p.tcp, []time.Duration{p.timeout}, func(error) {})
 	f.mu.Lock()
 	_, unseen := f.probes[name]
 	delete(f.probes, name)
 	f.mu.Unlock()
+	if unseen && err == nil && time.Since(began) < f.nextAfter {
+		u.silent.Store(0) // it is asked in its turn again, also if no query came to it since
+	}
 	switch {
 	case !unseen && !was:
 		f.s.log.ErrorContext(ctx, "DNS loop: this nameserver sends the queries of this host back to the agent; it is left out until it does not",

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestReadUpstreams(t *testing.T) {
@@ -41,7 +42,7 @@ func TestReadUpstreams(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			list, err := readUpstreams(conf, behind, own)
+			list, _, err := readUpstreams(conf, behind, own)
 			var words []string
 			for _, a := range list {
 				words = append(words, a.String())
@@ -55,7 +56,7 @@ func TestReadUpstreams(t *testing.T) {
 			}
 		})
 	}
-	if _, err := readUpstreams(filepath.Join(t.TempDir(), "none"), "", nil); err == nil {
+	if _, _, err := readUpstreams(filepath.Join(t.TempDir(), "none"), "", nil); err == nil {
 		t.Error("a file that does not exist has nameservers")
 	}
 }
@@ -111,7 +112,10 @@ func FuzzResolvConf(f *testing.F) {
 	f.Add([]byte("nameserver 192.0.2.1\nsearch lab\n"))
 	f.Add([]byte("nameserver fe80::1%eth0\nnameserver ::ffff:1.2.3.4 x"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		list := parseResolvConf(b)
+		list, options := parseResolvConf(b)
+		if d := options.rounds(max(len(list), 1)); len(d) == 0 || d[0] < time.Second || d[0] > maxTimeout {
+			t.Errorf("waits %v", d)
+		}
 		if len(list) > maxNameservers {
 			t.Errorf("%d nameservers", len(list))
 		}

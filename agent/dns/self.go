@@ -46,7 +46,7 @@ func (s *Server) Answers(ctx context.Context) error {
 		for _, udp := range []bool{true, false} {
 			m := new(mdns.Msg)
 			m.SetQuestion(s.self, mdns.TypeHINFO)
-			if _, err := exchangeWith(ctx, a, m, udp, limit); err != nil {
+			if _, err := exchangeWith(ctx, a, m, udp, []time.Duration{limit}, func(error) {}); err != nil {
 				return fmt.Errorf("asking the agent's own DNS: %w", err)
 			}
 		}

@@ -22,7 +22,7 @@ type Status struct {
 	Forwarded uint64 `json:"forwarded"`
 	Refused   uint64 `json:"refused"`
 	Failed    uint64 `json:"failed"`
-	// Full counts those of Failed for which too many others were on their way.
+	// Full counts those of Failed that made room, because too many others were on their way.
 	Full uint64 `json:"full"`
 }
 
