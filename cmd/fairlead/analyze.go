@@ -95,6 +95,9 @@ func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 	}
 	findings = append(findings, untranslatable(t.objects(), manifest.Error)...)
 	in := analysis.Input{Objects: t.objects(), MeshConfig: settings, Foreign: t.foreign(settings), Bound: t.boundNamespaces()}
+	if len(t.bound) > 0 {
+		in.Gateways = t.snapshot(settings).Gateways
+	}
 	if t.Catalog != nil {
 		findings = append(findings, t.Catalog.findings...)
 		in.Catalogs, in.OtherSources = t.Catalog.fragments, t.Catalog.partial

@@ -154,6 +154,9 @@ type Input struct {
 	Foreign []mesh.Conflict
 	// Bound are the namespaces that sources are bound to.
 	Bound []string
+	// Gateways are those of a snapshot of the mesh, which knows those of bound sources; nil means that there
+	// are no such sources.
+	Gateways []*mesh.Gateway
 	// OtherSources says that services may come from elsewhere too, a catalog for
 	// instance: then it is no error that a host is unknown here.
 	OtherSources bool

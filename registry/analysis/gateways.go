@@ -25,15 +25,14 @@ func gateways(w *meshIndex, r *report) {
 	var all []gatewayObject
 	for o := range specs[*networking.Gateway](w) {
 		if f := o.Fragment(); f != nil && len(f.Gateways) > 0 {
-			all = append(all, gatewayObject{f.Gateways[0], o})
+			g := f.Gateways[0]
+			if i := slices.IndexFunc(w.in.Gateways, func(x *mesh.Gateway) bool { return x.Key == g.Key }); i >= 0 {
+				g = w.in.Gateways[i]
+			}
+			all = append(all, gatewayObject{g, o})
 		}
 	}
-	slices.SortFunc(all, func(a, b gatewayObject) int {
-		if a.Before(&b.Meta) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b gatewayObject) int { return mesh.CompareGateways(a.Gateway, b.Gateway) })
 	serversLeftOut(w, r, all)
 	r.under(CodeGatewayHosts, func(r *report) { boundHosts(w, r, all) })
 	r.under(CodeSelectsNothing, func(r *report) { gatewaySelectors(w, r, all) })

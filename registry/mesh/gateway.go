@@ -62,18 +62,23 @@ type gatewayHost struct {
 type PortTarget struct{ Port, Target uint32 }
 
 // MergeGateways decides which servers share a port, and which are left out because of an earlier one
-// (Istio's mergeGateways, pilot/pkg/model/gateway.go).
+// (Istio's mergeGateways, pilot/pkg/model/gateway.go). The result does not depend on the order of the list.
 func MergeGateways(list []*Gateway, targets []PortTarget) *MergedGateways {
 	m := &MergedGateways{
 		Servers: map[GatewayPort][]*GatewayServer{}, Routes: map[GatewayPort]string{}, ByRoute: map[string][]*GatewayServer{},
 		plain: map[uint32]GatewayPort{}, used: map[uint32]bool{}, tlsHosts: map[uint32]map[string]gatewayHost{},
 	}
+	var servers []*GatewayServer
 	for _, g := range list {
 		for _, spec := range g.Spec.GetServers() {
 			if spec.GetPort() != nil {
-				m.add(NewGatewayServer(g, spec, targets))
+				servers = append(servers, NewGatewayServer(g, spec, targets))
 			}
 		}
+	}
+	slices.SortStableFunc(servers, compareServers)
+	for _, s := range servers {
+		m.add(s)
 	}
 	return m
 }

@@ -84,7 +84,7 @@ func TestPortsThatLeadToOthers(t *testing.T) {
 			got = append(got, fmt.Sprint(at.Number, " ", s.ListensAt, " ", s.Routes))
 		}
 	}
-	if diff := cmp.Diff([]string{"8080 8080 http.8080", "8443 8443 https.443.p.g.n", "81 81 http.81.10.0.0.1"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"8443 8443 https.443.p.g.n", "8080 8080 http.8080", "81 81 http.81.10.0.0.1"}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -113,10 +113,16 @@ func TestMergedServers(t *testing.T) {
 		routes   string // ROUTES=SERVERS
 		rejected string // SERVER:KEPT
 	}{
-		"HTTP_of_two_Gateways":    {[][]string{{"HTTP 80 a.b"}, {"HTTP2 80 a.b"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
-		"redirects_share_a_host":  {[][]string{{"HTTP 80 REDIRECT a.b"}, {"HTTP 80 c.d"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
-		"redirect_after_HTTP":     {[][]string{{"HTTP 80 a.b"}, {"HTTP 80 REDIRECT c.d"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
-		"HTTP_after_redirect_TLS": {[][]string{{"HTTP 80 REDIRECT a.b"}, {"HTTPS 80 SIMPLE c.d"}}, "80 HTTP http.80=0.0", "http.80=0.0", "1.0:0.0"},
+		"HTTP_of_two_Gateways":   {[][]string{{"HTTP 80 a.b"}, {"HTTP2 80 a.b"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
+		"redirects_share_a_host": {[][]string{{"HTTP 80 REDIRECT a.b"}, {"HTTP 80 c.d"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
+		"redirect_after_HTTP":    {[][]string{{"HTTP 80 a.b"}, {"HTTP 80 REDIRECT c.d"}}, "80 HTTP http.80=0.0,1.0", "http.80=0.0,1.0", ""},
+		"TLS_before_redirect_HTTP": {
+			[][]string{{"HTTP 80 REDIRECT a.b"}, {"HTTPS 80 SIMPLE c.d"}},
+			"80 HTTPS https.80.p.g1.n=1.0; 80 HTTP http.80=0.0", "http.80=0.0; https.80.p.g1.n=1.0", "",
+		},
+		"TLS_before_plaintext_of_one_Gateway": {
+			[][]string{{"HTTP 80 a.b", "HTTPS 80/q SIMPLE c.d"}}, "80 HTTPS https.80.q.g0.n=0.1; 80 HTTP http.80=0.0", "http.80=0.0; https.80.q.g0.n=0.1", "",
+		},
 		"HTTP_at_two_binds": {
 			[][]string{{"HTTP 80 a.b @10.0.0.1"}, {"HTTP 80 a.b @10.0.0.2"}},
 			"80 HTTP 10.0.0.1 http.80.10.0.0.1=0.0; 80 HTTP 10.0.0.2 http.80.10.0.0.2=1.0", "http.80.10.0.0.1=0.0; http.80.10.0.0.2=1.0", "",

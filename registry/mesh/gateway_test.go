@@ -30,7 +30,7 @@ func TestMergeGateways(t *testing.T) {
 		"HTTPS for one host":       {[]server{{"HTTPS", 443, "a.b", ""}, {"HTTPS", 443, "a.b", ""}}, []string{"https.443.p.g0.n", "x"}},
 		"HTTPS at two binds":       {[]server{{"HTTPS", 443, "a.b", "10.0.0.1"}, {"HTTPS", 443, "a.b", "10.0.0.2"}}, []string{"https.443.p.g0.n.10.0.0.1", "https.443.p.g1.n.10.0.0.2"}},
 		"HTTPS and HTTP":           {[]server{{"HTTPS", 443, "a.b", ""}, {"HTTP", 443, "c.d", ""}}, []string{"https.443.p.g0.n", "http.443"}},
-		"HTTP and HTTPS":           {[]server{{"HTTP", 443, "c.d", ""}, {"HTTPS", 443, "a.b", ""}}, []string{"http.443", "x"}},
+		"HTTP and HTTPS":           {[]server{{"HTTP", 443, "c.d", ""}, {"HTTPS", 443, "a.b", ""}}, []string{"http.443", "https.443.p.g1.n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"fmt"
 	"iter"
 	"reflect"
 	"slices"
@@ -54,8 +55,8 @@ var kinds = []kind{
 		fragment:   func(f *Fragment) *[]*Gateway { return &f.Gateways },
 		order:      compareKeys[*Gateway],
 		snapshot:   func(s *Snapshot) *[]*Gateway { return &s.Gateways },
-		rank:       compareAge[*Gateway],
-		print:      func(p *printer, x *Gateway) { p.message(x.Spec) },
+		rank:       CompareGateways,
+		print:      func(p *printer, x *Gateway) { p.message(x.Spec); p.text(fmt.Sprint(x.CreateIndex, x.Tenant)) },
 		notInbound: true, // it is for gateways, wherever they are
 	},
 	kindOf[*Sidecar]{

@@ -110,7 +110,8 @@ type Meta struct {
 
 // Before reports whether m comes before o where order decides between
 // conflicting objects: older first, then by name, then by namespace (Istio's
-// sortConfigByCreationTime in pilot/pkg/model/config.go).
+// sortConfigByCreationTime in pilot/pkg/model/config.go). Gateways have an order of their own:
+// [CompareGateways].
 func (m *Meta) Before(o *Meta) bool {
 	if !m.Created.Equal(o.Created) {
 		return m.Created.Before(o.Created)

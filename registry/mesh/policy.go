@@ -28,6 +28,11 @@ type DestinationRule struct {
 type Gateway struct {
 	Meta
 	Spec *networking.Gateway
+	// CreateIndex is the index of Consul's key-value store at which the key of the object was created;
+	// zero if it is in no key, or the index is not known. It is the age of what has no creationTimestamp.
+	CreateIndex uint64
+	// Tenant says that the source is bound to namespaces; only snapshots know it.
+	Tenant bool
 }
 
 // Sidecar narrows, and adds to, what the proxies of some workloads do.

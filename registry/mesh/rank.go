@@ -114,11 +114,13 @@ func putLast[T object](list []T, late map[string]bool, before map[T]T, last func
 
 // rankings are those of all kinds that only the namespace, and no host, has, and of
 // which only the first counts for a workload: what a bound source calls oldest must not
-// be that. A kind of which all objects count, as of AuthorizationPolicy, needs none.
+// be that. A kind of which all objects count, as of AuthorizationPolicy, needs none. Gateways have a rule of
+// their own.
 type rankings struct {
 	destinationRules    ranking[*DestinationRule]
 	sidecars            ranking[*Sidecar]
 	peerAuthentications ranking[*PeerAuthentication]
+	gateways            gatewayRanking
 }
 
 // rank puts into the fragments, which it may write to, what comes last.
@@ -130,6 +132,7 @@ func (r *rankings) rank(in, out []*Fragment, bindings []*Binding) rankings {
 			func(x *Sidecar) *Sidecar { y := *x; y.putLast(); return &y }),
 		peerAuthentications: r.peerAuthentications.ranked(lists(in, func(f *Fragment) []*PeerAuthentication { return f.PeerAuthentications }), bindings,
 			func(x *PeerAuthentication) *PeerAuthentication { y := *x; y.putLast(); return &y }),
+		gateways: r.gateways.ranked(lists(in, func(f *Fragment) []*Gateway { return f.Gateways }), bindings),
 	}
 	for i, b := range bindings {
 		if b == nil || in[i] == nil {
@@ -137,7 +140,7 @@ func (r *rankings) rank(in, out []*Fragment, bindings []*Binding) rankings {
 		}
 		f := *out[i]
 		f.DestinationRules, f.Sidecars = next.destinationRules.out[i], next.sidecars.out[i]
-		f.PeerAuthentications = next.peerAuthentications.out[i]
+		f.PeerAuthentications, f.Gateways = next.peerAuthentications.out[i], next.gateways.out[i]
 		out[i] = &f
 	}
 	return next

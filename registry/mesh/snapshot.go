@@ -23,8 +23,8 @@ type Snapshot struct {
 	// Workloads are sorted by Key; their Health is the merged one.
 	Workloads      []*Workload
 	WorkloadGroups []*WorkloadGroup
-	// VirtualServices, DestinationRules, Gateways, Sidecars, PeerAuthentications,
-	// RequestAuthentications and ProxyConfigs are in the order of [Meta.Before].
+	// VirtualServices, DestinationRules, Sidecars, PeerAuthentications, RequestAuthentications
+	// and ProxyConfigs are in the order of [Meta.Before], Gateways in that of [CompareGateways].
 	VirtualServices     []*VirtualService
 	DestinationRules    []*DestinationRule
 	Gateways            []*Gateway
