@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"time"
 
@@ -168,19 +169,28 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	for _, rel := range kv.Rels(p.local, p.st.Values) {
 		old, there := p.st.Values[rel]
 		if there {
-			before.add(t.opts, binding, t.path(rel), old.Content)
+			before.add(keyOptions(t.opts, old), binding, t.path(rel), old.Content)
 		}
 		content, is := p.local[rel]
 		switch {
 		case is:
 			name := filepath.Join(p.dir, filepath.FromSlash(rel))
 			mine[name] = true
-			after.add(t.opts, binding, name, content)
+			after.add(keyOptions(t.opts, old), binding, name, content)
 		case there && !f.prune:
-			after.add(t.opts, binding, t.path(rel), old.Content)
+			after.add(keyOptions(t.opts, old), binding, t.path(rel), old.Content)
 		}
 	}
 	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{settings, func(file string) bool { return mine[file] }})
+}
+
+// keyOptions are the options for the text of a key, with its age. A key that is not there yet is younger than all
+// others.
+func keyOptions(opts manifest.Options, v kv.Value) manifest.Options {
+	if opts.CreateIndex = v.CreateIndex; opts.CreateIndex == 0 {
+		opts.CreateIndex = math.MaxUint64
+	}
+	return opts
 }
 
 // rank orders the keys of a push, so that objects are written before those that refer to them.

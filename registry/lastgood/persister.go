@@ -156,7 +156,7 @@ func (s *Set) entries(shards map[int]bool) map[int][]Entry {
 }
 
 func (t *Text) entry() Entry {
-	e := Entry{Root: t.Root, Rel: t.Rel, Contents: [][]byte{t.V.blob.Content}}
+	e := Entry{Root: t.Root, Rel: t.Rel, Contents: [][]byte{t.V.blob.Content}, CreateIndex: t.CreateIndex}
 	at := map[*Blob]int{t.V.blob: 0}
 	keep := func(k keptGood) {
 		for _, src := range k.src {

@@ -40,6 +40,9 @@ type Entry struct {
 	// others.
 	Contents [][]byte    `json:"contents"`
 	Kept     []EntryKept `json:"kept,omitempty"`
+	// CreateIndex is that of Consul's key with the text. Earlier releases did not save it: zero, which is
+	// not known, until the key is read.
+	CreateIndex uint64 `json:"create_index,omitempty"`
 }
 
 // EntryKept is an object that an earlier content gave.

@@ -32,6 +32,8 @@ type Text struct {
 	// Twin is comparable: two texts with equal content and equal Twin are one, reached by two
 	// paths. Nil equals nothing.
 	Twin any
+	// CreateIndex is that of Consul's key with the text; or zero. See [manifest.Options].
+	CreateIndex uint64
 	// V is what it gives.
 	V *Version
 

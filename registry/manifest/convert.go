@@ -47,7 +47,7 @@ func (o *Object) Fragment() *mesh.Fragment {
 	case *networkingbeta.ProxyConfig:
 		f.ProxyConfigs = []*mesh.ProxyConfig{{Meta: o.Meta, Spec: spec}}
 	case *networking.Gateway:
-		f.Gateways = []*mesh.Gateway{{Meta: o.Meta, Spec: o.gateway(spec)}}
+		f.Gateways = []*mesh.Gateway{{Meta: o.Meta, Spec: o.gateway(spec), CreateIndex: o.createIndex}}
 	case *networking.Sidecar:
 		f.Sidecars = []*mesh.Sidecar{{Meta: o.Meta, Spec: spec}}
 	case *security.PeerAuthentication:

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/manifest/schema"
 	"github.com/fairlead/fairlead/registry/manifest/tree"
@@ -41,6 +42,9 @@ type Options struct {
 	// Domain is the suffix of short host names, which stand for
 	// NAME.NAMESPACE.svc.DOMAIN; empty means "cluster.local".
 	Domain string
+	// CreateIndex is the index of Consul's key-value store at which the key of the text was created; zero
+	// if it is in no key, or the index is not known.
+	CreateIndex uint64
 }
 
 func (o *Options) namespace() string {
@@ -89,6 +93,8 @@ type Object struct {
 	domain string
 	root   *tree.Node
 	denial *mesh.Unenforced
+	// createIndex is the age of a Gateway without a date; see [mesh.CompareGateways].
+	createIndex uint64
 	// proxyConfig is what annotations say of proxies; or nil.
 	proxyConfig *meshconfig.ProxyConfig
 }
@@ -254,6 +260,10 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	o.Valid = known && !HasErrors(r.faults)
 	if o.Valid {
 		o.Meta.Hash = hashOf(&o.Meta, o.Spec)
+		if _, is := o.Spec.(*networking.Gateway); is && o.Meta.Created.IsZero() && d.opts.CreateIndex > 0 {
+			o.createIndex = d.opts.CreateIndex
+			o.Meta.Hash = hashOfKey(o.Meta.Hash, o.createIndex)
+		}
 		o.NotInForce = notInForce(o, d.opts, r)
 	} else {
 		o.denial = denial(o, r.faults)

@@ -37,6 +37,11 @@ func hashOf(meta *mesh.Meta, spec proto.Message) mesh.Hash {
 	return sha256.Sum256(text)
 }
 
+// hashOfKey is the hash of an object whose age is that of its key.
+func hashOfKey(h mesh.Hash, createIndex uint64) mesh.Hash {
+	return sha256.Sum256(binary.BigEndian.AppendUint64(h[:], createIndex))
+}
+
 // hashed is a text that is to be hashed.
 type hashed []byte
 

@@ -48,21 +48,24 @@ func (p *keyCache) restore(list []lastgood.Entry, now time.Time) bool {
 		}
 		known = true
 		path := PathOf(p.cfg.Prefix + "/" + e.Rel)
-		v := e.Revive(func(b *lastgood.Blob) lastgood.Decoded { return p.decode(path, b) }, now)
+		v := e.Revive(func(b *lastgood.Blob) lastgood.Decoded { return p.decode(path, b, e.CreateIndex) }, now)
 		if !v.Empty() {
-			p.set.Restore(&lastgood.Text{Path: path, Root: p.root, Rel: e.Rel, V: v})
+			p.set.Restore(&lastgood.Text{Path: path, Root: p.root, Rel: e.Rel, CreateIndex: e.CreateIndex, V: v})
 		}
 	}
 	p.set.Yield()
 	return known
 }
 
-func (p *keyCache) decode(path string, b *lastgood.Blob) lastgood.Decoded {
-	return p.cfg.Decode(p.cfg.options(), path, b.Content)
+func (p *keyCache) decode(path string, b *lastgood.Blob, createIndex uint64) lastgood.Decoded {
+	opts := p.cfg.options()
+	opts.CreateIndex = createIndex
+	return p.cfg.Decode(opts, path, b.Content)
 }
 
-// apply takes a listing, all of it at once. Values are compared, and not what
-// Consul says of their age: it counts anew when its data is lost.
+// apply takes a listing, all of it at once. Values are compared, and not the index of their
+// last change: Consul counts anew when its data is lost. When a key was created counts for Gateways, as
+// every server reads it.
 func (p *keyCache) apply(pairs api.KVPairs, now time.Time) error {
 	p.counts.Scans++
 	there := make(map[string]*api.KVPair, len(pairs))
@@ -92,7 +95,7 @@ func (p *keyCache) apply(pairs api.KVPairs, now time.Time) error {
 		return there[strings.TrimPrefix(path, PathOf(p.cfg.Prefix+"/"))] == nil
 	})
 	for _, rel := range slices.Sorted(maps.Keys(there)) {
-		p.accept(rel, there[rel].Value, now)
+		p.accept(rel, there[rel], now)
 	}
 	p.set.Yield()
 	return nil
@@ -100,8 +103,9 @@ func (p *keyCache) apply(pairs api.KVPairs, now time.Time) error {
 
 var errTooBig = errors.New("the value is too large")
 
-// accept takes a value, if it is another.
-func (p *keyCache) accept(rel string, value []byte, now time.Time) {
+// accept takes a key, if it is another.
+func (p *keyCache) accept(rel string, pair *api.KVPair, now time.Time) {
+	value, created := pair.Value, pair.CreateIndex
 	path := PathOf(p.cfg.Prefix + "/" + rel)
 	if len(value) > MaxValueSize {
 		if p.unreadable[path] == nil {
@@ -113,18 +117,18 @@ func (p *keyCache) accept(rel string, value []byte, now time.Time) {
 	delete(p.unreadable, path)
 	var old *lastgood.Version
 	if t := p.set.Text(path); t != nil {
-		if bytes.Equal(t.V.Blob().Content, value) {
+		if bytes.Equal(t.V.Blob().Content, value) && t.CreateIndex == created {
 			return
 		}
 		old = t.V
 	}
 	p.counts.Reads++
 	b := lastgood.NewBlob(value)
-	text := p.decode(path, b)
+	text := p.decode(path, b, created)
 	p.counts.Decodes++
 	p.counts.Objects += uint64(len(text.Objects))
 	v := lastgood.NextVersion(old, b, text, now)
-	p.set.Put(&lastgood.Text{Path: path, Root: p.root, Rel: rel, V: v})
+	p.set.Put(&lastgood.Text{Path: path, Root: p.root, Rel: rel, CreateIndex: created, V: v})
 	p.changed = true
 	lastgood.LogFaults(p.log, path, v)
 	p.log.Debug("key was read", "path", path, "objects", v.Live())

@@ -44,8 +44,9 @@ type State struct {
 // Value is a value as it was read.
 type Value struct {
 	Content []byte
-	// Index is that of its last change, Flags what other programs keep there.
-	Index, Flags uint64
+	// Index is that of its last change, CreateIndex that of its first one, Flags what other programs keep
+	// there.
+	Index, CreateIndex, Flags uint64
 }
 
 // Read reads everything below the prefix, once and whole.
@@ -67,7 +68,7 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 }
 
 func valueOf(kv *api.KVPair) Value {
-	return Value{Content: kv.Value, Index: kv.ModifyIndex, Flags: kv.Flags}
+	return Value{Content: kv.Value, Index: kv.ModifyIndex, CreateIndex: kv.CreateIndex, Flags: kv.Flags}
 }
 
 // get reads one key; nil means that there is none.
