@@ -397,7 +397,7 @@ func (m member) namespace() string { return cmp.Or(m.Namespace, m.ns) }
 
 func takesMTLS(m member) bool {
 	if v, ok := m.Labels[tlsModeLabel]; ok {
-		return v == "istio"
+		return v == tlsModeIstio
 	}
 	return m.ServiceAccount != ""
 }
