@@ -48,6 +48,7 @@ type Server struct {
 	kept           memoryTotal
 	sent           cache.ByType
 	announcing     pause // delays new streams while a snapshot is announced
+	unserved       unservedCache
 
 	// Atomic.
 	streams   atomic.Int64

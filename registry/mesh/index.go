@@ -64,8 +64,8 @@ func (s *Snapshot) WorkloadsAt(address string) []*Workload {
 	return s.index.addresses.get(address)
 }
 
-// inlineAt returns the services with an endpoint of that address written in them.
-func (s *Snapshot) inlineAt(address string) []*Service {
+// InlineAt returns the services with an endpoint of that address written in them.
+func (s *Snapshot) InlineAt(address string) []*Service {
 	if s.index == nil {
 		return nil
 	}

@@ -145,7 +145,7 @@ func (s *Snapshot) applyHealth(prev *Snapshot, d *Diff, fragments []*Fragment) [
 		for _, w := range prev.WorkloadsAt(address) {
 			workloads[w] = true
 		}
-		for _, svc := range prev.inlineAt(address) {
+		for _, svc := range prev.InlineAt(address) {
 			services[svc] = true
 		}
 	}
