@@ -78,7 +78,7 @@ func prepare(t *testing.T, secured bool) *fleet {
 	together <- struct{}{}
 	t.Cleanup(func() { <-together })
 	f := &fleet{
-		Mesh: meshtest.New(t, "internal/e2e/consul/testdata/mesh", map[string]int{"api-3": 18081}),
+		Mesh: meshtest.New(t, "internal/e2e/consul/testdata/mesh", map[string]int{"api-3": 18081, "bare": 18082}),
 		t:    t, secured: secured, agents: map[string]*meshtest.Process{}, client: meshtest.NewClient(t, apiHost),
 	}
 	f.url = fmt.Sprintf("http://%s/", net.JoinHostPort(f.Address(11), "9080"))

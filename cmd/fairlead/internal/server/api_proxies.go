@@ -35,6 +35,8 @@ type Proxies struct {
 	HostFaults []HostFault  `json:"host_faults,omitempty"`
 	// Conflicts are hosts that claimed lately what is another's.
 	Conflicts []agents.Conflict `json:"conflicts,omitempty"`
+	// Unserved are endpoints that clients call by mTLS, and that take none.
+	Unserved []Unserved `json:"unserved,omitempty"`
 	// Warnings are what views had to leave out, and at how many proxies.
 	Warnings []Warning `json:"warnings,omitempty"`
 }
@@ -155,6 +157,7 @@ func (s *Server) proxiesNow(now time.Time) Proxies {
 		out.Proxies = append(out.Proxies, shown)
 	}
 	s.addAbsent(&out, snap, now)
+	out.Unserved = s.unservedNow(&out, now)
 	for _, d := range s.xds.Diagnostics() {
 		out.Warnings = append(out.Warnings, Warning{Origin: d.Origin, Object: d.Key.String(), Message: d.Message, Proxies: d.Proxies})
 	}

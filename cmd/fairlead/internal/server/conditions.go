@@ -62,6 +62,7 @@ func rules() []ruleOf {
 		{"rejected", rejected},
 		{"stale", staleProxies},
 		{"not-synced", notSynced},
+		{"no-inbound", noInbound},
 		{"credential", unusableCredentials},
 		{"claim-conflict", claimConflicts},
 		{"refused", refusedPeers},

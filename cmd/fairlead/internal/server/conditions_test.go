@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -109,6 +110,14 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 			proxy(func(x *Proxy) {
 				x.Synced, x.Behind, x.Types = false, now.Add(-patience), []Type{{Type: "listener", Pending: true}}
 			}),
+		},
+		"no-inbound": {
+			func(p *Proxies, _ *Sources) {
+				p.Unserved = []Unserved{{Unserved: xds.Unserved{Key: mesh.Key{Kind: mesh.KindWorkloadEntry, Namespace: "shop", Name: "web"}, Address: "10.0.0.1", Port: 8080}}}
+			},
+			func(p *Proxies, _ *Sources) {
+				p.Unserved = []Unserved{{Unserved: xds.Unserved{Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: "shop", Name: "web"}, Proxy: "web.shop", Host: "web", Listens: true}}}
+			},
 		},
 		"credential": {proxy(func(x *Proxy) {
 			x.Credentials = &bootstrap.Credentials{Total: 2, NotReady: 1, List: []bootstrap.Credential{{Name: "shop", State: "missing", Reason: "no such folder"}, {Name: "www", State: "ready"}}}

@@ -60,6 +60,7 @@ type Server struct {
 	admin     *admin.Server
 	started   time.Time
 	recent    recentConditions
+	unserved  unservedSince
 	targets   targetList // of proxies, for Prometheus
 }
 
@@ -257,6 +258,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.collectDuringFloods(ctx) })
 	g.Go(func() error { return s.clock.Run(ctx) })
 	g.Go(func() error { return s.writeFileSD(ctx) })
+	g.Go(func() error { return s.watchUnserved(ctx) })
 	if s.cfg.Tracer != nil {
 		g.Go(func() error { return s.cfg.Tracer.Run(ctx) })
 	}
