@@ -72,7 +72,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
 		Refused: a.notifyRejected, Answered: a.noteAnswered, Returned: a.noteReturned,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
-		Names: names, Stamp: a.stamp, Metadata: a.heldCertificate, Configure: func(body []byte) error { return a.configure(body, e.address) },
+		Inbound: takesRequests, Names: names, Stamp: a.stamp, Metadata: a.heldCertificate, Configure: func(body []byte) error { return a.configure(body, e.address) },
 	})
 	if err != nil {
 		return nil, err

@@ -187,7 +187,7 @@ func relayRemarks(r *relay.Status, now time.Time) (out []string) {
 	}
 	if n := len(r.Rejected); n > 0 {
 		x := r.Rejected[0]
-		out = append(out, fmt.Sprintf("Envoy rejects resources (%d), the first is %s %s: %s; `fairlead proxy-status` on the server names the objects", n, x.Type.Short(), x.Name, x.Reason))
+		out = append(out, fmt.Sprintf("Envoy rejects resources (%d), the first is %s %s: %s; %s", n, x.Type.Short(), x.Name, x.Reason, cureOf(x.Reason)))
 	}
 	return out
 }
@@ -195,6 +195,9 @@ func relayRemarks(r *relay.Status, now time.Time) (out []string) {
 // NotReady says why the workload is unreachable; empty means that Envoy serves.
 func (a *Agent) NotReady(ctx context.Context) []string {
 	why := a.Starting(ctx)
+	if r := a.Status().Relay; r != nil && r.Unserved != "" {
+		why = append(why, r.Unserved+"; "+cureOf(r.Unserved))
+	}
 	if w := a.workload.Load(); w != nil && wallclock.Now().After(w.NotAfter()) {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -52,6 +52,7 @@ type conn struct {
 	hasSlot         bool                          // it has an admission slot, until slotUntil at most
 	slotUntil       time.Time
 	lastRequest     time.Time // when the last request came, or the slot was given
+	retry           stream.Retry
 	ends            time.Time // when the stream ends, because its certificate does; or zero
 	timer           *time.Timer
 	armed           time.Time // when timer fires; zero if it is not set
@@ -95,7 +96,7 @@ func (s *Server) newConn(p Peer, v *verifiedNode, routes cache.Routes) *conn {
 	n := &conn{
 		server: s, peer: p, node: v, nodeID: v.reported.ID(), proxyKey: p.Host + "\x00" + v.reported.ID(), version: v.reported.EnvoyVersion.String(), since: time.Now(),
 		updater: updater{routes: routes}, logLimits: newStreamLogLimits(),
-		wakeup: make(chan struct{}, 1), evicted: make(chan error, 1), calls: make(chan ownerCall), done: make(chan struct{}),
+		retry: stream.DefaultRetry(), wakeup: make(chan struct{}, 1), evicted: make(chan error, 1), calls: make(chan ownerCall), done: make(chan struct{}),
 	}
 	n.ends = n.endTime(n.since)
 	if n.reports() {

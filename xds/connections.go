@@ -30,7 +30,7 @@ const (
 
 // enter registers a connection, and gives it its first configuration.
 func (s *Server) enter(ctx context.Context, c *conn) error {
-	c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout})
+	c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Retry: c.retry})
 	c.id = s.next.Add(1)
 	if err := s.claimWorkload(c); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 		}
 	}
 	if len(unacknowledged) > 0 {
-		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Unacknowledged: unacknowledged})
+		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Retry: c.retry, Unacknowledged: unacknowledged})
 	}
 	c.update(s.cache.At(s.cfg.Snapshots.Snapshot()), c.since, nil)
 	s.forgetRefusals(c.peer.Host, c.nodeID)

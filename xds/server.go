@@ -246,7 +246,9 @@ func (s *Server) admitNode(peer Peer, first wire.Frame) (*conn, error) {
 	case err != nil:
 		return nil, s.reject(peer, node.ID(), err)
 	}
-	return s.newConn(peer, verified, s.routesFor(node, reported.GetClientFeatures())), nil
+	c := s.newConn(peer, verified, s.routesFor(node, reported.GetClientFeatures()))
+	c.retry.None = slices.Contains(reported.GetClientFeatures(), bootstrap.FeatureRetries)
+	return c, nil
 }
 
 // firstRequest waits for the request that has the node. A peer that is slow to send it

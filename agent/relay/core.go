@@ -72,6 +72,11 @@ type core struct {
 	pending  []*batch          // offered and not answered by Envoy yet, in order
 	queue    []*batch          // not offered yet: they change names that are pending
 	rejected map[key]Rejection // what Envoy rejects, with the rejected version
+	// refused are accepted resources that the newest Envoy rejects; retries are rejected versions
+	// that are not accepted.
+	refused map[key]refusal
+	retries map[key]*retry
+	inbound inbound
 
 	// fromStore are the listeners that are stored and that no Envoy has answered yet; storedBy is
 	// the release that had accepted them. fallbacks are those that were replaced because Envoy
@@ -123,7 +128,7 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		r: r, log: r.log, w: w, node: r.c.Node,
 		logged: loggedRejections{}, offered: resources{}, accepted: resources{}, routeConfigs: map[string]*routeConfig{}, extensions: map[string][]string{}, forgotten: map[string]struct{}{},
 		subscribed: map[stream.TypeURL]map[string]struct{}{}, wildcard: map[stream.TypeURL]bool{},
-		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{},
+		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{}, refused: map[key]refusal{}, retries: map[key]*retry{},
 		fromStore: map[string]bool{}, fallbacks: map[string]Fallback{},
 	}
 	wants := map[stream.TypeURL]stream.Want{
@@ -162,6 +167,7 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		wants[stream.VirtualHostType] = stream.Want{All: true}
 	}
 	c.client = stream.NewClient(stream.ClientConfig{Wants: wants, Accepted: versions})
+	c.withdrawRefused()
 	return c
 }
 
@@ -208,6 +214,7 @@ func (c *core) restore(s *state) {
 		t.accepted.hosts = stream.NewSet(hosts[name])
 		t.offered = t.accepted
 	}
+	c.restoreRefused(s)
 }
 
 // everything is all that was accepted, route configurations with VHDS included.
@@ -297,6 +304,7 @@ func (c *core) saveOnExit() {
 
 // pump does everything that can be done now, and returns when to run again.
 func (c *core) pump(now time.Time) time.Duration {
+	retry := c.retryUpdates(now)
 	for {
 		c.refresh()
 		for _, p := range c.peers {
@@ -310,7 +318,7 @@ func (c *core) pump(now time.Time) time.Duration {
 		c.upstream.push(c)
 	}
 	c.publish(now)
-	next := c.save(now)
+	next := min(c.save(now), retry)
 	for _, p := range c.peers {
 		if d := p.protocol.NextDeadline(); !d.IsZero() {
 			next = min(next, d.Sub(now))
@@ -404,6 +412,7 @@ func (c *core) snapshot(now time.Time) *state {
 	for url, names := range c.subscribed {
 		s.Wants[url] = stream.Want{All: c.wildcard[url], Names: slices.Sorted(maps.Keys(names))}
 	}
+	s.Refused = rejections(c.refused)
 	return s
 }
 

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -24,7 +23,7 @@ const (
 func (r *Relay) reportDisconnect(ctx context.Context, server string, err error, answered bool, lasted time.Duration) {
 	why := explain(err)
 	switch {
-	case errors.Is(err, errNewNode) || errors.Is(err, errRenew):
+	case isPlanned(err):
 		r.log.InfoContext(ctx, "reconnecting", "server", server, "reason", err)
 	case answered:
 		r.log.WarnContext(ctx, "control plane unreachable: Envoy keeps its configuration, reconnecting", "server", server, "err", why, "lasted", lasted)

@@ -140,7 +140,7 @@ func (c *core) replaceRefused(p *peer, v ackState) bool {
 		if l == nil || slices.ContainsFunc(c.pending, func(b *batch) bool { return b.touches(k) }) {
 			continue
 		}
-		if reason, is := v.rejection(k.url, name, l.Version); is && !stream.IsBindError(k.url, reason) {
+		if reason, is := v.rejection(k.url, name, l.Version); is && !stream.IsHostError(k.url, reason) {
 			refused[name] = c.replace(p, l, reason)
 		}
 	}
@@ -166,20 +166,20 @@ func (c *core) replace(p *peer, l *stream.Resource, reason string) bool {
 			instead = []*stream.Resource{old}
 		}
 	}
+	if instead == nil {
+		cure := fmt.Sprintf("Envoy %s had accepted it, and no listener is stored that Envoy %s accepted: connect this host to the control plane, or run Envoy %s again",
+			c.storedBy, releaseOf(p.version), c.storedBy)
+		c.log.Error("Envoy rejects a stored listener", "name", l.Name, "envoy_version", p.version, "err", reason, "command", cure)
+		delete(c.fallbacks, l.Name)
+		c.refuse(k, l.Version, reason, cure)
+		return false
+	}
 	gone := []string{l.Name}
 	c.offered[k.url] = c.offered[k.url].With(nil, gone).With(instead, nil)
 	c.accepted[k.url] = c.accepted[k.url].With(nil, gone).With(instead, nil)
 	c.noteExtensions(instead, gone)
 	c.client.Forget(k.url, l.Name)
 	c.stale, c.dirty = true, true
-	delete(c.fallbacks, l.Name)
-	if instead == nil {
-		cure := fmt.Sprintf("Envoy %s had accepted it, and no listener is stored that Envoy %s accepted: connect this host to the control plane, or run Envoy %s again",
-			c.storedBy, releaseOf(p.version), c.storedBy)
-		c.rejected[k] = Rejection{Type: k.url, Name: l.Name, Version: l.Version, Reason: reason + "; " + cure}
-		c.log.Error("Envoy rejects a stored listener", "name", l.Name, "envoy_version", p.version, "err", reason, "command", cure)
-		return false
-	}
 	f := Fallback{Name: l.Name, AcceptedAt: p.kept.SavedAt, Reason: reason, By: c.storedBy}
 	c.fallbacks[l.Name] = f
 	c.log.Warn("Envoy rejects a stored listener; using the one that its release accepted last, which lacks later changes", "name", l.Name,

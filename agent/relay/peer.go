@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"time"
@@ -150,7 +151,7 @@ func (c *core) addEnvoy(now time.Time, p *peer, node *corev3.Node) {
 	for _, q := range c.peers {
 		c.noteUnacknowledged(q)
 	}
-	p.protocol = stream.NewServer(stream.ServerConfig{Unacknowledged: c.unacknowledged})
+	p.protocol = stream.NewServer(stream.ServerConfig{Unacknowledged: c.unacknowledged, Retry: envoyRetry()})
 	c.unacknowledged = nil
 	c.peers = append(c.peers, p)
 	c.graceUntil = time.Time{}
@@ -167,6 +168,7 @@ func (c *core) addEnvoy(now time.Time, p *peer, node *corev3.Node) {
 	c.node.UserAgentName = node.GetUserAgentName()
 	c.node.UserAgentVersionType = node.GetUserAgentVersionType()
 	clear(c.rejected)
+	maps.DeleteFunc(c.retries, func(_ key, x *retry) bool { return x.at.IsZero() })
 	if c.upstream != nil {
 		c.upstream.cancel(errNewNode)
 	}
@@ -291,17 +293,20 @@ func (p *peer) push(now time.Time) {
 // ackState is what an Envoy has acknowledged and rejected, over all types.
 type ackState struct {
 	// idle means that nothing is left to send or to wait for.
-	idle     bool
+	idle bool
+	// answered are the types that it has subscribed to, and of which nothing is left.
+	answered map[stream.TypeURL]bool
 	settled  map[stream.TypeURL]uint64
 	rejected map[key][]stream.Rejection
 }
 
 func (p *peer) ackState() ackState {
-	v := ackState{settled: map[stream.TypeURL]uint64{}, rejected: map[key][]stream.Rejection{}}
+	v := ackState{answered: map[stream.TypeURL]bool{}, settled: map[stream.TypeURL]uint64{}, rejected: map[key][]stream.Rejection{}}
 	wildcards := 0
 	v.idle = len(p.waiting) == 0 && len(p.out) == 0
 	for _, s := range p.protocol.Status() {
 		v.idle = v.idle && !s.Pending
+		v.answered[s.Type] = !s.Pending
 		v.settled[s.Type] = s.ConvergedGeneration
 		if s.Type == stream.ClusterType || s.Type == stream.ListenerType {
 			wildcards++

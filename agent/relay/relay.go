@@ -62,6 +62,10 @@ type Config struct {
 	// the control plane has none, as earlier releases. It may be nil, and must not wait. The relay
 	// knows nothing of the content.
 	Configure func(body []byte) error
+	// Inbound reports whether a listener, encoded, takes requests for the workload. While Envoy
+	// serves none of those that the control plane declared, the workload is reported as unhealthy.
+	// It may be nil: then nothing is concluded. The relay knows nothing of the content.
+	Inbound func(body []byte) bool
 	// Names takes what the agent answers to DNS queries; nil means that it answers none, and that
 	// the control plane sends none.
 	Names NameTable
@@ -112,8 +116,10 @@ func New(c Config) (*Relay, error) {
 		return nil, err
 	}
 	c.Node = proto.CloneOf(c.Node)
-	if !slices.Contains(c.Node.GetClientFeatures(), bootstrap.FeatureVirtualHosts) {
-		c.Node.ClientFeatures = append(c.Node.ClientFeatures, bootstrap.FeatureVirtualHosts)
+	for _, feature := range []string{bootstrap.FeatureVirtualHosts, bootstrap.FeatureRetries} {
+		if !slices.Contains(c.Node.GetClientFeatures(), feature) {
+			c.Node.ClientFeatures = append(c.Node.ClientFeatures, feature)
+		}
 	}
 	r := &Relay{c: c, log: c.Logger.With("component", "agent/relay"), commands: make(chan command), wake: make(chan struct{}, 1)}
 	r.status.Store(&Status{Envoy: bootstrap.EnvoyAbsent})

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"log/slog"
 	"slices"
@@ -32,6 +33,9 @@ type rig struct {
 	silent, acceptsAll, silentAfterNACK bool
 	// lateDisconnect means that the disconnection of an Envoy is noticed late.
 	lateDisconnect bool
+	reason         string                               // why Envoy rejects; or empty
+	inbound        func(body []byte) bool               // or nil
+	reports        []*discoveryv3.DeltaDiscoveryRequest // to the server, that are no requests for resources
 	lists          map[stream.TypeURL]map[string]string // initial versions of the next Envoy
 	has            map[key]*stream.Resource             // that Envoy accepted
 	nacks          int                                  // responses that Envoy has rejected
@@ -72,7 +76,7 @@ func (g *rig) start(s *state) {
 		}
 		return g.configure(body)
 	}
-	h.cfg.Names = g.names
+	h.cfg.Names, h.cfg.Inbound = g.names, g.inbound
 	r, err := New(h.cfg)
 	g.must(err)
 	g.core = newCore(r, &writer{in: make(chan *state, 1), done: make(chan written, 1)}, s)
@@ -171,10 +175,12 @@ func (g *rig) ask(now time.Time) (busy bool) {
 		}
 	}
 	for req := next(); req != nil; req = next() {
-		if req.GetTypeUrl() != bootstrap.EnvoyStateType {
-			busy = true
-			g.must(g.server.Request(now, req))
+		if url := req.GetTypeUrl(); url == bootstrap.EnvoyStateType || url == bootstrap.HealthType {
+			g.reports = append(g.reports, req)
+			continue
 		}
+		busy = true
+		g.must(g.server.Request(now, req))
 	}
 	return busy
 }
@@ -187,7 +193,7 @@ func (g *rig) take(resp *stream.Response) {
 		if bytes.Contains(r.Body, []byte(rejectedMark)) && !g.acceptsAll {
 			g.nacks++
 			g.silent = g.silentAfterNACK
-			u.Done(errors.New("something is wrong with it"))
+			u.Done(errors.New(cmp.Or(g.reason, "something is wrong with it")))
 			return
 		}
 	}

@@ -21,6 +21,9 @@ type Status struct {
 	Types []TypeStatus `json:"types"`
 	// Rejected are the resources that Envoy rejects.
 	Rejected []Rejection `json:"rejected,omitempty"`
+	// Unserved says why no inbound listener of the workload is served; empty if one is, or if
+	// it has none.
+	Unserved string `json:"unserved,omitempty"`
 	// Fallbacks are listeners that Envoy has in place of stored ones that it rejects.
 	Fallbacks []Fallback `json:"fallbacks,omitempty"`
 	// ProxyConfig is the version of the ProxyConfig in force; empty if no control plane has sent
@@ -87,7 +90,7 @@ func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
 		return bootstrap.EnvoyAbsent
 	case !p.live:
 		return bootstrap.EnvoyStarting
-	case len(c.rejected) > 0:
+	case len(c.rejected)+len(c.refused)+len(c.retries) > 0:
 		return bootstrap.EnvoyRejecting
 	default:
 		return bootstrap.EnvoyLive
@@ -118,11 +121,8 @@ func (c *core) publish(now time.Time) {
 		s.Envoys = append(s.Envoys, e)
 	}
 	s.Types = c.counts()
-	for _, k := range slices.SortedFunc(maps.Keys(c.rejected), func(a, b key) int {
-		return slices.Compare([]string{string(a.url), a.name}, []string{string(b.url), b.name})
-	}) {
-		s.Rejected = append(s.Rejected, c.rejected[k])
-	}
+	s.Rejected = c.allRejected()
+	s.Unserved = c.inbound.unserved
 	for _, name := range slices.Sorted(maps.Keys(c.fallbacks)) {
 		s.Fallbacks = append(s.Fallbacks, c.fallbacks[name])
 	}

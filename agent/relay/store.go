@@ -48,6 +48,9 @@ type state struct {
 	// Generation is the server's name of the generation that was accepted last.
 	Generation string    `json:"generation"`
 	SavedAt    time.Time `json:"saved_at"`
+	// Refused are those of the resources that the newest Envoy rejects, which it or another one
+	// accepted before. An earlier release of the agent ignores this: to it they are accepted.
+	Refused []Rejection `json:"refused,omitempty"`
 	// Wants are the subscriptions of Envoy, by type.
 	Wants map[stream.TypeURL]stream.Want `json:"wants"`
 	// Types are the types of the resources, in the order in which they follow.

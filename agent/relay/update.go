@@ -170,6 +170,7 @@ func (c *core) offer(p *batch) {
 	var changed []*stream.Resource
 	for _, r := range p.changed {
 		delete(c.missing[p.url], r.Name)
+		c.replacedRetry(p.url, r.Name, r.Version)
 		if !c.skip(p, r) {
 			changed = append(changed, r)
 		}
@@ -177,6 +178,7 @@ func (c *core) offer(p *batch) {
 	for _, name := range p.removed {
 		delete(c.missing[p.url], name)
 		delete(c.rejected, key{p.url, name})
+		delete(c.retries, key{p.url, name})
 	}
 	if p.url == stream.ExtensionType {
 		p.removed = c.unused(p.removed)
@@ -195,8 +197,8 @@ func (c *core) skip(p *batch, r *stream.Resource) bool {
 	if !ok && c.upstream != nil {
 		was, ok = c.upstream.rejectedBefore[k]
 	}
-	// What could not bind may be able to now; that is why the server sends it again.
-	if !ok || was.Version != r.Version || stream.IsBindError(p.url, was.Reason) {
+	// A reason on the host may be gone; that is why it is sent again.
+	if !ok || was.Version != r.Version || stream.IsHostError(p.url, was.Reason) {
 		delete(c.rejected, k)
 		return false
 	}
@@ -223,6 +225,9 @@ func (c *core) settleUpdates(now time.Time) bool {
 	c.fallBackToInline()
 	if !c.stale {
 		c.replaceRefused(peer, view)
+	}
+	if !c.stale {
+		c.noteRefused(peer, view)
 	}
 	if !c.stale {
 		c.stepBisections(peer, view)
@@ -273,14 +278,17 @@ func (c *core) settle(now time.Time, p *batch, v ackState) {
 	if p.bisected {
 		c.settleBisected(p)
 	} else {
-		c.settleNames(p, v)
+		c.settleNames(now, p, v)
 	}
+	c.dirty = true
 	h := p.from
 	u := h.update
+	if u == nil {
+		return // of retryUpdates
+	}
 	if len(p.changed)+len(p.removed) > 0 {
 		c.label, c.acceptedAt = u.SystemVersion, now
 	}
-	c.dirty = true
 	if h.open--; h.open > 0 {
 		return
 	}
@@ -295,7 +303,7 @@ func (c *core) settle(now time.Time, p *batch, v ackState) {
 	clear(c.forgotten)
 }
 
-func (c *core) settleNames(p *batch, v ackState) {
+func (c *core) settleNames(now time.Time, p *batch, v ackState) {
 	var taken, good []*stream.Resource
 	var back []string
 	for _, r := range p.changed {
@@ -305,9 +313,14 @@ func (c *core) settleNames(p *batch, v ackState) {
 		reason, refused := v.rejection(p.url, r.Name, r.Version)
 		if !refused {
 			taken = append(taken, r)
+			c.endRetry(p, r)
 			continue
 		}
 		c.reject(p.from, Rejection{Type: p.url, Name: r.Name, Version: r.Version, Reason: reason})
+		if c.keepRefused(now, p.url, r, reason) {
+			taken = append(taken, r)
+			continue
+		}
 		back = append(back, r.Name)
 		if old := c.accepted[p.url].Get(r.Name); old != nil {
 			good = append(good, old)
@@ -335,7 +348,11 @@ func (c *core) settleNames(p *batch, v ackState) {
 func (c *core) reject(h *pendingUpdate, r Rejection) {
 	h.refusals = append(h.refusals, stream.RejectedResource{Name: r.Name, Reason: r.Reason})
 	c.rejected[key{r.Type, r.Name}] = r
-	c.log.Warn("Envoy rejected a resource (NACK); the last good version stays in force", "type_url", r.Type, "name", r.Name, "version", r.Version, "err", r.Reason)
+	log := c.log.Warn
+	if h.update == nil { // said before
+		log = c.log.Debug
+	}
+	log("Envoy rejected a resource (NACK); the last good version stays in force", "type_url", r.Type, "name", r.Name, "version", r.Version, "err", r.Reason)
 }
 
 // prune ends subscriptions of names that no Envoy subscribes to any more. It waits for an
@@ -343,8 +360,8 @@ func (c *core) reject(h *pendingUpdate, r Rejection) {
 // connected the subscriptions of the last one stay. It reports whether anything changed.
 func (c *core) prune() bool {
 	p := c.newest()
-	if p == nil || !p.live || len(c.pending)+len(c.queue) > 0 || !p.namesChanged {
-		return false
+	if p == nil || !p.live || len(c.pending)+len(c.queue)+len(c.refused) > 0 || !p.namesChanged {
+		return false // what is refused would subscribe, too
 	}
 	for _, q := range c.peers {
 		if !q.live {

@@ -40,6 +40,16 @@ var (
 	errRenew   = errors.New("the certificate of this connection expires soon")
 )
 
+// isPlanned reports whether this side ended a stream to open another at once.
+func isPlanned(err error) bool {
+	for _, reason := range []error{errNewNode, errRenew, errRefusedStore, errRefused, errTaken} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
+}
+
 // upstream is the open stream to a server. The core owns all of it but out.
 type upstream struct {
 	// out has the next request for the goroutine that sends; its capacity is one.
@@ -71,7 +81,7 @@ func (r *Relay) dial(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			planned := errors.Is(err, errNewNode) || errors.Is(err, errRenew)
+			planned := isPlanned(err)
 			if answered {
 				again.Reset()
 			}
@@ -238,18 +248,19 @@ func (u *upstream) next(c *core) *discoveryv3.DeltaDiscoveryRequest {
 		}
 		return req
 	}
-	// Changes of health go before acknowledgements: they remove or add an endpoint.
+	// Changes of health go before acknowledgements: they remove or add an endpoint. One that is
+	// unhealthy is removed before its Envoy is said to be live.
+	if h := c.health(); u.healthDue && h != nil && !h.Healthy {
+		u.healthDue = false
+		return healthReport(h)
+	}
 	if now := c.envoyState(time.Now()); now != "" && now != u.reported {
 		u.reported = now
 		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(now)}}
 	}
-	if h := c.r.health.Load(); u.healthDue && h != nil {
+	if h := c.health(); u.healthDue && h != nil {
 		u.healthDue = false
-		req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: bootstrap.HealthType}
-		if !h.Healthy {
-			req.ErrorDetail = &rpcstatus.Status{Code: int32(codes.Unavailable), Message: h.Message}
-		}
-		return req
+		return healthReport(h)
 	}
 	if have := c.r.credentials.Load(); have != nil && have != u.credentials && u.reported != "" {
 		u.credentials = have
@@ -258,4 +269,12 @@ func (u *upstream) next(c *core) *discoveryv3.DeltaDiscoveryRequest {
 		}
 	}
 	return c.client.Next()
+}
+
+func healthReport(h *Health) *discoveryv3.DeltaDiscoveryRequest {
+	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: bootstrap.HealthType}
+	if !h.Healthy {
+		req.ErrorDetail = &rpcstatus.Status{Code: int32(codes.Unavailable), Message: h.Message}
+	}
+	return req
 }

@@ -48,6 +48,10 @@ const (
 	// its Envoy at the static cluster [ALSCluster].
 	FeatureAccessLogService = "fairlead.access-log-service"
 
+	// FeatureRetries is in the client_features of a relay that itself tries again what its Envoy
+	// rejected because of its host: the control plane does not send it again.
+	FeatureRetries = "fairlead.retries"
+
 	// FeatureNames is in the client_features of an agent that answers DNS queries.
 	FeatureNames = "fairlead.names"
 )

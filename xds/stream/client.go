@@ -192,6 +192,28 @@ func (c *Client) Forget(url TypeURL, names ...string) {
 	}
 }
 
+// Refused records that the peer's own peer rejects a version of a name that it is to have. The next
+// stream lists the name with another version, so that the server sends it, or its removal.
+func (c *Client) Refused(url TypeURL, name, version string) {
+	c.typeOf(url).accepted[name] = refusedPrefix + version
+}
+
+// refusedPrefix begins the version of a name that is listed and not accepted. No version of a
+// control plane begins so.
+const refusedPrefix = "refused:"
+
+// Accept records that a version of a name is accepted, which no update has decided. The server
+// learns it by the next stream.
+func (c *Client) Accept(url TypeURL, name, version string) {
+	c.typeOf(url).accepted[name] = version
+}
+
+// Has reports whether a version of a name is accepted.
+func (c *Client) Has(url TypeURL, name, version string) bool {
+	t := c.types[url]
+	return t != nil && t.accepted[name] == version
+}
+
 // ForgetHosts forgets that the virtual hosts of a route configuration were accepted: it
 // came with inline virtual hosts, so that later ones by VHDS start from nothing.
 // [Client.Unsubscribe] calls it. Virtual hosts in updates that are not Done do not count

@@ -167,7 +167,7 @@ func (s *Server) recordRejection(now time.Time, t *subscriptionState, r *sentRes
 	e := t.ensureState(name)
 	res, _ := r.find(name)
 	e.rejectedVersion, e.rejectedReason = res.version(), reason
-	s.scheduleBindRetry(now, t, e)
+	s.scheduleRetry(now, t, e)
 	if t.typ.url == RouteType {
 		s.reconciled = nil // its virtual hosts may have to be sent
 	}

@@ -48,7 +48,7 @@ func (s *Server) gateClosed(now time.Time, t *subscriptionState, w *wait) bool {
 // NextDeadline is when Next may have something to send although no request came; zero if
 // never.
 func (s *Server) NextDeadline() time.Time {
-	first := s.bindRetry
+	first := s.retryAt
 	for _, t := range s.order {
 		for k := range t.states() {
 			if k.pending == nil {

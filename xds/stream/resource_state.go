@@ -27,10 +27,10 @@ type resourceState struct {
 	// rejectedVersion is the version that the peer finally rejected, or empty;
 	// rejectedReason is the peer's error message.
 	rejectedVersion, rejectedReason string
-	// bindErrors counts rejections in a row because the peer could not bind, and retryAt is
-	// when the listener is sent again; zero: never.
-	bindErrors int
-	retryAt    time.Time
+	// tries counts rejections in a row that are tried again, and retryAt is when the resource is
+	// sent again; zero: never.
+	tries   int
+	retryAt time.Time
 	// relayRejected means that the peer is a relay which rejected a version. It reports
 	// that until the name is sent again, even if the peer is to have the version that it
 	// has.

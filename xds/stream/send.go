@@ -186,6 +186,9 @@ func (s *Server) accept(t *subscriptionState, r *sentResponse, except map[string
 		if e.rejectedVersion != "" && res != nil && t.want.get(name).version() == res.Version {
 			e.rejectedVersion, e.rejectedReason = "", ""
 		}
+		if res != nil && t.want.get(name).version() == res.Version {
+			e.tries = 0
+		}
 		s.evaluate(t, name, e)
 	}
 }

@@ -44,6 +44,9 @@ type ServerConfig struct {
 	// Unacknowledged are the names whose initial_resource_versions may be wrong: what
 	// [Server.UnacknowledgedNames] returned for the peer's last stream. May be nil.
 	Unacknowledged map[TypeURL][]string
+	// Retry says when rejected listeners and clusters are sent again; the zero value means
+	// DefaultRetry.
+	Retry Retry
 }
 
 // Server is the server half of one stream. Not safe for concurrent use.
@@ -58,8 +61,8 @@ type Server struct {
 	// versions is how many the peer listed, over all types.
 	versions int
 	events   []Event
-	// bindRetry is the first time of a listener's retry, or earlier; zero if there is none.
-	bindRetry time.Time
+	// retryAt is the first time of a retry, or earlier; zero if there is none.
+	retryAt time.Time
 }
 
 // NewServer makes the server half of a new stream.
@@ -69,6 +72,9 @@ func NewServer(cfg ServerConfig) *Server {
 	cfg.MaxNameBytes = cmp.Or(cfg.MaxNameBytes, DefaultMaxNameBytes)
 	cfg.MaxTypes = cmp.Or(cfg.MaxTypes, DefaultMaxTypes)
 	cfg.MaxResponse = cmp.Or(cfg.MaxResponse, DefaultMaxResponse)
+	if cfg.Retry == (Retry{}) {
+		cfg.Retry = DefaultRetry()
+	}
 	if cfg.Interner == nil {
 		cfg.Interner = new(Interner)
 	}
@@ -205,7 +211,7 @@ func (s *Server) Next(now time.Time) *Response {
 		return nil
 	}
 	s.reconcileAll()
-	s.retryBinds(now)
+	s.retryRejected(now)
 	for _, t := range s.order {
 		if t.url == VirtualHostType {
 			if r := s.nextHosts(now, t); r != nil {

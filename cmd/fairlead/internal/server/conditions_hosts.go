@@ -81,8 +81,11 @@ func rejected(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 			continue
 		}
 		action := "correct the object that it was made from; `fairlead proxy-config all " + x.Name + "` lists each with its line of YAML"
-		if strings.Contains(example, "Address already in use") {
-			action = "on host " + x.Host + " `ss -ltnp` (as root) names the process that has the port: stop it, or give the object another port"
+		switch {
+		case strings.Contains(example, "Address already in use"):
+			action = "on host " + x.Host + " `ss -ltnp` (as root) names the process that has the port: stop it, or give the object another port; the host then tries again by itself"
+		case strings.Contains(example, "unable to open file '"):
+			action = "on host " + x.Host + ", make the directory of that file, writable for Envoy's user, or give the access log another path; the host then tries again by itself"
 		}
 		out = append(out, Condition{
 			Subject: x.Name, Proxy: x.Name, Host: x.Host,

@@ -29,7 +29,7 @@ func TestListenerIsTriedAgainWhenItsPortIsFree(t *testing.T) {
 			h.envoy(version)
 			envoytest.Eventually(t, deadline, func() error {
 				for _, x := range r.Status().Rejected {
-					if x.Type == stream.ListenerType && stream.IsBindError(x.Type, x.Reason) {
+					if x.Type == stream.ListenerType && stream.IsHostError(x.Type, x.Reason) {
 						return nil
 					}
 				}

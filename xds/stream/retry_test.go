@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -48,13 +49,16 @@ func (p listenerPeer) sent(now time.Time, reason string, relay bool) bool {
 	return again
 }
 
-// TestListenerThatCouldNotBindIsSentAgain: with growing pauses, for ever, until it is
+// TestListenerIsSentAgainWhoseReasonIsOnTheHost: with growing pauses, for ever, until it is
 // accepted. Any other rejection is final.
-func TestListenerThatCouldNotBindIsSentAgain(t *testing.T) {
+func TestListenerIsSentAgainWhoseReasonIsOnTheHost(t *testing.T) {
 	t.Parallel()
-	const inUse = "cannot bind '10.0.0.1:8080': Address already in use"
+	const (
+		inUse  = "cannot bind '10.0.0.1:8080': Address already in use"
+		noFile = "unable to open file '/var/log/gone/access.log': No such file or directory"
+	)
 	for _, relay := range []bool{false, true} {
-		for _, reason := range []string{inUse, "Proto constraint validation failed"} {
+		for _, reason := range []string{inUse, noFile, "Proto constraint validation failed"} {
 			s := NewServer(ServerConfig{})
 			p := listenerPeer{t, s}
 			now := time.Unix(1000, 0)
@@ -63,7 +67,7 @@ func TestListenerThatCouldNotBindIsSentAgain(t *testing.T) {
 			if !p.sent(now, reason, relay) {
 				t.Fatal("it is not sent at all")
 			}
-			if reason != inUse {
+			if reason != inUse && reason != noFile {
 				if d := s.NextDeadline(); !d.IsZero() || p.sent(now.Add(time.Hour), "", relay) {
 					t.Errorf("relay %v: sent again although %q is final (deadline %s)", relay, reason, d)
 				}
@@ -111,5 +115,46 @@ func TestReplacedListenerIsNotSentTwice(t *testing.T) {
 	}
 	if p.sent(now.Add(time.Hour), "", false) {
 		t.Error("it is sent again although it was accepted")
+	}
+}
+
+// TestRetriesAreChosen: a peer that tries by itself is sent nothing again; an Envoy behind a relay
+// everything, listeners and clusters, sooner.
+func TestRetriesAreChosen(t *testing.T) {
+	t.Parallel()
+	const inUse = "cannot bind '10.0.0.1:8080': Address already in use"
+	now := time.Unix(1000, 0)
+	first := func(retry Retry, reason string) time.Duration {
+		t.Helper()
+		s := NewServer(ServerConfig{Retry: retry})
+		p := listenerPeer{t, s}
+		p.request(now, &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"*"}})
+		s.SetGeneration(gen(1, "l/x=1"))
+		if !p.sent(now, reason, true) || len(s.Status()[0].Rejected) != 1 {
+			t.Fatalf("not rejected: %+v", s.Status())
+		}
+		if s.NextDeadline().IsZero() {
+			return 0
+		}
+		return s.NextDeadline().Sub(now)
+	}
+	all := Retry{Min: time.Second, Max: time.Minute, All: true}
+	for _, c := range []struct {
+		retry  Retry
+		reason string
+		want   time.Duration
+	}{
+		{Retry{}, inUse, 5 * time.Second},
+		{Retry{None: true}, inUse, 0},
+		{all, inUse, time.Second},
+		{all, "anything", time.Second},
+		{DefaultRetry(), "anything", 0},
+	} {
+		if got := first(c.retry, c.reason); got != c.want {
+			t.Errorf("%+v, %q: after %s, want %s", c.retry, c.reason, got, c.want)
+		}
+	}
+	if got := []time.Duration{all.Wait(0), all.Wait(3), all.Wait(6), all.Wait(60)}; !slices.Equal(got, []time.Duration{time.Second, 8 * time.Second, time.Minute, time.Minute}) {
+		t.Errorf("waits %s", got)
 	}
 }
