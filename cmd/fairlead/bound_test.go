@@ -44,7 +44,7 @@ func tenantDirs(t *testing.T, contents map[string]string) func(name string) stri
 		if err := os.MkdirAll(filepath.Join(root, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(root, name, "all.yaml"), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(root, name, "all.yaml"), []byte("# "+name+"\n"+content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

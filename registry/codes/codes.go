@@ -21,6 +21,7 @@ const (
 	Webhook       = "FL0120"
 	NotInForce    = "FL0130"
 	NoEffect      = "FL0131"
+	Blank         = "FL0150"
 )
 
 // Codes of one object, of what becomes of it for Envoys.
@@ -101,6 +102,7 @@ const (
 	SourceKept   = "FL0303"
 	SourceState  = "FL0305"
 	SourceDenies = "FL0308"
+	SourceCut    = "FL0309"
 )
 
 // Codes of directories of files.

@@ -51,6 +51,12 @@ const (
 
 // decode decodes a text, with the limits of its root.
 func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded {
+	text := r.decodeContent(c, path, b)
+	text.End = lastgood.EndOf(c.Name, path, b.Content)
+	return text
+}
+
+func (r *root) decodeContent(c *Config, path string, b *lastgood.Blob) lastgood.Decoded {
 	if r.isFile() && b.Blank() {
 		return lastgood.Decoded{Unparsable: true, Faults: []manifest.Fault{Blank(r.kind, path)}}
 	}

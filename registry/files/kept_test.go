@@ -202,7 +202,7 @@ func TestLossWhileAway(t *testing.T) {
 		lose func(path string) error
 		left []string
 	}{
-		"emptied": {func(path string) error { return os.Truncate(path, 0) }, []string{"d=1"}},
+		"emptied": {func(path string) error { return os.WriteFile(path, []byte("# none\n"), 0o600) }, []string{"d=1"}},
 		"cut":     {func(path string) error { return os.WriteFile(path, []byte("a 1"), 0o600) }, []string{"a=1", "d=1"}},
 		"removed": {os.Remove, []string{"d=1"}},
 	} {

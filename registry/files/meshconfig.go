@@ -71,11 +71,12 @@ func (s *Source) presentFile(r *root, old *lastgood.Version) (*mesh.Fragment, er
 	}
 	b := lastgood.NewBlob(content)
 	text := r.decode(&s.cfg, r.Path, b)
-	if v := lastgood.NextVersion(old, b, text, time.Time{}); v.Live() > 0 {
+	v := lastgood.NextVersion(old, b, text, time.Time{})
+	if v.Live() > 0 {
 		return v.Fragment(r.key()), nil
 	}
 	var errs []error
-	for _, f := range text.Faults {
+	for _, f := range v.Faults() {
 		errs = append(errs, errors.New(f.String()))
 	}
 	return nil, errors.Join(errs...)

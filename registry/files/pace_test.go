@@ -59,7 +59,7 @@ func TestLatency(t *testing.T) {
 	r := start(t, atDir(dir))
 	r.Await(want...)
 	path := filepath.Join(dir, "d07", "o0007.yaml")
-	replace(t, path, "o0007 2")
+	replace(t, path, "o0007 2\n")
 	want[7] = "o0007=2"
 	r.Await(want...)
 	r.readAtOnce(path)

@@ -84,7 +84,7 @@ func (t *tree) losesObjects(path string, c *change) bool {
 	if c.next != nil && c.blob.Blank() {
 		return true
 	}
-	return t.set.Loses(path, c.next)
+	return t.set.Loss(path, c.next) != lastgood.NoLoss
 }
 
 // take makes the new version of a change. False means that there is none.
@@ -169,7 +169,7 @@ func (t *tree) accept(path string, c *change, now time.Time) {
 		t.noticed = c.first
 	}
 	if c.gone {
-		objects, loses := f.V.Live()+f.V.Kept(), t.set.Loses(path, nil)
+		objects, loses := f.V.Live()+f.V.Kept(), t.set.Loss(path, nil) != lastgood.NoLoss
 		t.remove(f)
 		delete(t.unread, path)
 		if objects > 0 && !loses { // it was renamed, as a rule

@@ -15,6 +15,10 @@ type Decoded struct {
 	// Unparsable means that the text is not YAML, so its objects are unknown; Objects is
 	// ignored then. Faults says why.
 	Unparsable bool
+	// Open means that an error leaves open which objects the text has.
+	Open bool
+	// End is where the text ends; nil if that is not known.
+	End *mesh.Origin
 	// Objects are in the order of the text.
 	Objects []Object
 	// Faults are all that is wrong with the text and its objects.
@@ -23,9 +27,12 @@ type Decoded struct {
 
 // Object is one object of a text.
 type Object struct {
-	// Key names it; without a name, the text does not tell which object it is.
-	Key    mesh.Key
-	Origin *mesh.Origin
+	// Key names it; without a name, the text does not tell which object it is, unless it is
+	// Foreign.
+	Key mesh.Key
+	// Foreign means that it is of another project's API: nothing of it is ever in force.
+	Foreign bool
+	Origin  *mesh.Origin
 	// Hash is that of the content, without Origin.
 	Hash mesh.Hash
 	// Fragment has the object alone, as it is in the mesh; nil for an object that is broken or
@@ -47,11 +54,14 @@ type Object struct {
 // Manifests reads a text of manifests.
 func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	file, faults := manifest.Decode(opts, path, content)
-	d := Decoded{Unparsable: file.Unparsable, Faults: faults, Objects: make([]Object, 0, len(file.Objects))}
+	d := Decoded{
+		Unparsable: file.Unparsable, Open: file.Open, End: EndOf(opts.Source, path, content),
+		Faults: faults, Objects: make([]Object, 0, len(file.Objects)),
+	}
 	for _, o := range file.Objects {
 		d.Faults = append(d.Faults, o.NotInForce...)
 		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial()}
-		if misnamed(o) {
+		if obj.Foreign = o.Foreign; o.Foreign || misnamed(o) {
 			obj.Key = mesh.Key{}
 		}
 		d.Objects = append(d.Objects, obj)
@@ -86,6 +96,8 @@ const (
 	CodeKept manifest.Code = codes.SourceKept
 	// CodeDenies: a security policy is broken and never was good, and what it selects denies.
 	CodeDenies manifest.Code = codes.SourceDenies
+	// CodeCut: a text lost its end, and what it lacks stays in force.
+	CodeCut manifest.Code = codes.SourceCut
 	// CodeState: the state directory is damaged.
 	CodeState manifest.Code = codes.SourceState
 )

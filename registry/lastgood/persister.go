@@ -158,14 +158,19 @@ func (s *Set) entries(shards map[int]bool) map[int][]Entry {
 func (t *Text) entry() Entry {
 	e := Entry{Root: t.Root, Rel: t.Rel, Contents: [][]byte{t.V.blob.Content}, CreateIndex: t.CreateIndex}
 	at := map[*Blob]int{t.V.blob: 0}
+	index := func(b *Blob) int {
+		i, ok := at[b]
+		if !ok {
+			i = len(e.Contents)
+			at[b] = i
+			e.Contents = append(e.Contents, b.Content)
+		}
+		return i
+	}
+	e.Whole = index(t.V.whole)
 	keep := func(k keptGood) {
 		for _, src := range k.src {
-			i, ok := at[src]
-			if !ok {
-				i = len(e.Contents)
-				at[src] = i
-				e.Contents = append(e.Contents, src.Content)
-			}
+			i := index(src)
 			e.Kept = append(e.Kept, EntryKept{Key: k.Key, Content: i, Since: k.since})
 		}
 	}
@@ -173,7 +178,7 @@ func (t *Text) entry() Entry {
 		keep(k)
 	}
 	for _, key := range t.V.keys() {
-		if g := t.V.live[key]; g != nil && g.src[0] != t.V.blob {
+		if g := t.V.live[key]; g != nil && (t.V.heldBack(key) || g.src[0] != t.V.blob) {
 			keep(keptGood{good: g, since: g.since})
 		}
 	}
@@ -196,7 +201,7 @@ func (e *Entry) Revive(decode func(b *Blob) Decoded, now time.Time) *Version {
 		text[i] = decode(blobs[i])
 		goods[i] = NextVersion(nil, blobs[i], text[i], now)
 	}
-	before := &Version{kept: map[mesh.Key]keptGood{}, denied: map[mesh.Key]*good{}}
+	before := &Version{blob: blobs[0], whole: blobs[e.Whole], kept: map[mesh.Key]keptGood{}, denied: map[mesh.Key]*good{}}
 	for _, k := range e.Kept {
 		if g := goods[k.Content].live[k.Key]; g != nil {
 			before.kept[k.Key] = keptGood{good: g, since: k.Since}

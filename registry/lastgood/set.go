@@ -79,21 +79,6 @@ func (s *Set) Saved() bool { return len(s.unsaved) == 0 }
 // Gives reports whether a text defines the object; keeping an earlier version does not count.
 func (s *Set) Gives(key mesh.Key) bool { return s.definitions.gives(key, nil) }
 
-// Loses reports whether objects would disappear from the mesh if the text had this version;
-// nil means no content.
-func (s *Set) Loses(path string, next *Version) bool {
-	t := s.texts[path]
-	if t == nil {
-		return false
-	}
-	for _, key := range t.V.keys() {
-		if !next.gives(key) && !s.definitions.gives(key, t) {
-			return true
-		}
-	}
-	return false
-}
-
 // Put adds a text, and replaces the one with the same path.
 func (s *Set) Put(t *Text) {
 	s.Restore(t)
@@ -230,13 +215,16 @@ func (s *Set) collectFaults() {
 }
 
 func keptFault(t *Text, k keptGood, text string) manifest.Fault {
-	at := &mesh.Origin{Path: t.Path}
+	at, until := &mesh.Origin{Path: t.Path}, "this %s has no error"
 	for _, o := range t.V.seen {
 		if o.Key == k.Key {
-			at = o.Origin
+			at, until = o.Origin, "you fix the object or remove it from this %s"
 		}
 	}
-	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf("the last good version (from %s) stays in force until you fix the object or remove it from this %s", k.Origin, cmp.Or(text, "text")))
+	if t.V.cut != notCut && (until == "this %s has no error" || t.V.heldBack(k.Key)) {
+		until = "this %s has its end"
+	}
+	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf("the last good version (from %s) stays in force until "+until, k.Origin, cmp.Or(text, "text")))
 	flt.Severity = manifest.Warning
 	return flt
 }

@@ -43,6 +43,9 @@ type Entry struct {
 	// CreateIndex is that of Consul's key with the text. Earlier releases did not save it: zero, which is
 	// not known, until the key is read.
 	CreateIndex uint64 `json:"create_index,omitempty"`
+	// Whole is the index in Contents of the last one that was taken as whole. Earlier releases
+	// do not have it, and take the accepted one.
+	Whole int `json:"whole,omitempty"`
 }
 
 // EntryKept is an object that an earlier content gave.
@@ -97,6 +100,9 @@ func parseShard(data []byte) ([]Entry, error) {
 	for _, e := range list {
 		if len(e.Contents) == 0 {
 			return nil, fmt.Errorf("damaged: %q has no content", e.Rel)
+		}
+		if e.Whole < 0 || e.Whole >= len(e.Contents) {
+			return nil, fmt.Errorf("damaged: %q has no whole content", e.Rel)
 		}
 		for _, k := range e.Kept {
 			if k.Content < 0 || k.Content >= len(e.Contents) {

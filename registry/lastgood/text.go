@@ -1,10 +1,10 @@
 package lastgood
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -17,8 +17,8 @@ type Blob struct {
 // NewBlob makes a Blob of a content that is not changed any more.
 func NewBlob(content []byte) *Blob { return &Blob{Hash: sha256.Sum256(content), Content: content} }
 
-// Blank reports whether there is only white space.
-func (b *Blob) Blank() bool { return len(bytes.TrimSpace(b.Content)) == 0 }
+// Blank reports whether there is nothing in it: what a failed write leaves.
+func (b *Blob) Blank() bool { return manifest.Blank(b.Content) }
 
 // Text is an accepted text. It belongs to the goroutine of its Set.
 type Text struct {

@@ -29,6 +29,10 @@ type keptGood struct {
 // which the Set removes objects that another text defines.
 type Version struct {
 	blob *Blob
+	// whole is the last content of the text that was taken as whole: blob, unless that is cut
+	// off or blank.
+	whole *Blob
+	cut   cut
 	// broken means that the objects of the text are unknown: an object that is missing in it
 	// may still exist.
 	broken bool
@@ -99,23 +103,48 @@ func (v *Version) keys() []mesh.Key {
 	return list
 }
 
+// Cut reports whether the text may have lost its end; see [Version.Release].
+func (v *Version) Cut() bool { return v.cut != notCut }
+
 // NextVersion is the version of a text after its content has changed. old is the one before,
-// or nil: it keeps the last good versions of broken objects.
+// or nil: it keeps the last good versions of broken objects, and those of a text that lost its
+// end.
 func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
+	whole, lost := b, notCut
+	if old != nil {
+		if lost = cutOf(old.whole.Content, b.Content); lost != notCut || b.Blank() {
+			whole = old.whole
+		}
+	}
+	return nextVersion(old, &Version{blob: b, whole: whole, cut: lost}, text, now)
+}
+
+// Release is the version after a person has said that the text is whole.
+func (v *Version) Release(text Decoded, now time.Time) *Version {
+	return nextVersion(v, &Version{blob: v.blob, whole: v.blob}, text, now)
+}
+
+// nextVersion fills v, which follows old.
+func nextVersion(old, v *Version, text Decoded, now time.Time) *Version {
 	if text.Unparsable {
 		text.Objects = nil
 	}
-	v := &Version{
-		blob: b, broken: text.Unparsable, seen: make([]*Object, 0, len(text.Objects)), faults: slices.Clone(text.Faults),
-		live: make(map[mesh.Key]*good, len(text.Objects)),
+	v.broken = text.Unparsable || text.Open || v.cut != notCut || v.blob.Blank()
+	v.seen, v.live = make([]*Object, 0, len(text.Objects)), make(map[mesh.Key]*good, len(text.Objects))
+	v.faults = slices.Clone(text.Faults)
+	if v.cut != notCut {
+		v.faults = append(v.faults, v.cut.fault(text.End))
 	}
-	for _, o := range text.Objects {
+	for i, o := range text.Objects {
 		seen := &o
 		switch _, twice := v.live[o.Key]; {
+		case o.Foreign:
 		case o.Key.Name == "" && !isSettings(o.Key):
 			v.broken = true
+		case v.cut != notCut && i == len(text.Objects)-1 && !old.has(seen):
+			// Its own end may be missing.
 		case o.Fragment != nil && !twice:
-			g := old.same(newGood(seen, b, old, now))
+			g := old.same(newGood(seen, v.blob, old, now))
 			v.live[o.Key], seen = g, g.Object
 		}
 		v.seen = append(v.seen, seen)
@@ -125,6 +154,22 @@ func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 	}
 	v.deny(old, now)
 	return v
+}
+
+// heldBack reports whether the object is the last one of a text that is cut off: only what was
+// in force before may be.
+func (v *Version) heldBack(key mesh.Key) bool {
+	n := len(v.seen)
+	return v.cut != notCut && n > 0 && v.seen[n-1].Key == key
+}
+
+// has reports whether the object is in force as it is.
+func (v *Version) has(o *Object) bool {
+	g := v.live[o.Key]
+	if g == nil {
+		g = v.kept[o.Key].good
+	}
+	return g != nil && o.Over == nil && g.Hash == o.Hash
 }
 
 // keep takes over the last good versions of objects that are broken.

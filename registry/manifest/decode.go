@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,9 +68,13 @@ type File struct {
 	// Objects are all that could be told apart, valid or not, in the order of
 	// the file.
 	Objects []*Object
-	// Unparsable reports that some of the text is not YAML, so that nobody can
-	// tell which objects it holds.
+	// Unparsable reports that some of the text is not YAML, or that there is nothing in
+	// it, so that nobody can tell which objects it holds.
 	Unparsable bool
+	// Open reports that an error leaves open which objects the text holds: a document that
+	// is no object, or an error in the last document, behind which more may be missing.
+	// Objects that the text held before may still be meant to exist.
+	Open bool
 }
 
 // Object is one object of a file.
@@ -88,6 +93,8 @@ type Object struct {
 	// NotInForce are the parts of a valid object that this build does not
 	// implement. If there are any the object must be kept out whole.
 	NotInForce []Fault
+	// Foreign means that it is complete, and of another project's API, such as a Deployment.
+	Foreign bool
 
 	source string
 	domain string
@@ -132,6 +139,12 @@ func Decode(opts Options, path string, content []byte) (*File, []Fault) {
 		r.add(CodeLimit, tree.Position{}, "", fmt.Sprintf("the file has %d bytes; at most %d are read", len(content), MaxFileSize))
 		return file, r.finish()
 	}
+	if Blank(content) {
+		file.Unparsable = true
+		r := d.reporter()
+		r.add(CodeBlank, tree.Position{Line: 1, Column: 1}, "", "there is nothing in it; if it is to have no objects, delete it, or write a comment into it")
+		return file, r.finish()
+	}
 	for _, doc := range tree.Parse(content) {
 		if doc.Root == nil {
 			file.Unparsable = true
@@ -142,8 +155,23 @@ func Decode(opts Options, path string, content []byte) (*File, []Fault) {
 		}
 		d.document(doc.Root, doc.Problems)
 	}
+	if n := len(file.Objects); n > 0 {
+		last := file.Objects[n-1]
+		file.Open = file.Open || !last.Valid && !last.Foreign
+	}
 	sortFaults(d.faults)
 	return file, d.faults
+}
+
+// Blank reports whether a text has neither a document nor a comment: what a failed write leaves.
+func Blank(content []byte) bool {
+	for line := range bytes.Lines(bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '%' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
 }
 
 // decoder reads one file.
@@ -188,13 +216,20 @@ func (d *decoder) document(root *tree.Node, problems []tree.Problem) {
 	if root.Kind != tree.Map {
 		r.problems(d.unquoted(problems))
 		r.add(CodeKind, root.Pos, "", fmt.Sprintf("a manifest must be an object with apiVersion, kind, metadata and spec, not %s", root.Kind))
-		d.faults = append(d.faults, r.finish()...)
+		d.open(r)
 		return
 	}
 	r.problems(problems)
 	o := d.object(root, r)
 	d.file.Objects = append(d.file.Objects, o)
 	d.faults = append(d.faults, o.Faults...)
+}
+
+// open takes over the faults of a document that are in none of its objects.
+func (d *decoder) open(r *reporter) {
+	faults := r.finish()
+	d.file.Open = d.file.Open || HasErrors(faults)
+	d.faults = append(d.faults, faults...)
 }
 
 func (d *decoder) list(root *tree.Node, problems []tree.Problem) {
@@ -204,7 +239,7 @@ func (d *decoder) list(root *tree.Node, problems []tree.Problem) {
 		r.problems(d.unquoted(problems))
 		r.key.Kind = "List"
 		r.add(CodeKind, root.Nearest("items"), "items", "a List needs a list of items")
-		d.faults = append(d.faults, r.finish()...)
+		d.open(r)
 		return
 	}
 	// A problem belongs to the item it is in; a fault in one item must not
@@ -219,7 +254,7 @@ func (d *decoder) list(root *tree.Node, problems []tree.Problem) {
 		p.Path = rest
 		mine[i] = append(mine[i], p)
 	}
-	d.faults = append(d.faults, r.finish()...)
+	d.open(r)
 	for i, item := range items.Items {
 		d.document(item, mine[i])
 	}
@@ -241,7 +276,8 @@ func inItem(path string, count int) (index int, rest string, ok bool) {
 // object reads and judges one object.
 func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	o := &Object{source: d.opts.Source, domain: d.opts.domain(), root: root, APIVersion: root.Str("apiVersion")}
-	gvk, known := identify(schemas(), root, r)
+	gvk, known, foreign := identify(schemas(), root, r)
+	o.Foreign = foreign
 	if !known && d.opts.Unquoted {
 		r.faults, r.key = nil, mesh.Key{}
 		r.add(CodeKind, root.Pos, "", "this is none of Istio's objects; what it says is not repeated, as the directory is bound to namespaces")

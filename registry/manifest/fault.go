@@ -18,6 +18,8 @@ type Code string
 
 // The codes of this package.
 const (
+	// CodeBlank: there is nothing in the text.
+	CodeBlank Code = codes.Blank
 	// CodeSyntax: the text is not YAML.
 	CodeSyntax Code = codes.Syntax
 	// CodeDuplicateKey: a key is there twice.

@@ -68,18 +68,19 @@ func NewSpec(kind mesh.Kind) proto.Message {
 	return newSpec(kind)
 }
 
-// identify finds which kind a document is of, or says why none.
-func identify(set *schema.Set, root *tree.Node, r *reporter) (schema.GVK, bool) {
+// identify finds which kind a document is of, or says why none. foreign means that it is clearly
+// an object of another project.
+func identify(set *schema.Set, root *tree.Node, r *reporter) (gvk schema.GVK, known, foreign bool) {
 	apiVersion, okVersion := text(root, "apiVersion", r)
 	kind, okKind := text(root, "kind", r)
 	r.key.Kind = mesh.Kind(kind)
 	if !okVersion || !okKind {
-		return schema.GVK{}, false
+		return schema.GVK{}, false, false
 	}
 	group, version, _ := strings.Cut(apiVersion, "/")
-	gvk := schema.GVK{Group: group, Version: version, Kind: kind}
+	gvk = schema.GVK{Group: group, Version: version, Kind: kind}
 	if set.Lookup(gvk) != nil {
-		return gvk, true
+		return gvk, true, false
 	}
 	var groups, kinds, versions []string
 	for _, known := range set.Kinds() {
@@ -95,20 +96,21 @@ func identify(set *schema.Set, root *tree.Node, r *reporter) (schema.GVK, bool) 
 			hint = fmt.Sprintf("; Istio's own %s is of apiVersion %s", kind, versions[0])
 		}
 		r.add(CodeKind, root.Nearest("apiVersion"), "apiVersion", fmt.Sprintf("%s of %s is an object of %s, which is not read here%s; only Istio's kinds are", kind, apiVersion, project, hint))
-		return gvk, false
+		return gvk, false, len(versions) == 0 || group == "gateway.networking.k8s.io"
 	}
 	if len(versions) > 0 {
 		r.add(CodeKind, root.Nearest("apiVersion"), "apiVersion", fmt.Sprintf("%s has no version %q; write one of %s", kind, apiVersion, strings.Join(versions, ", ")))
-		return gvk, false
+		return gvk, false, false
 	}
 	slices.Sort(kinds)
 	kinds = slices.Compact(kinds)
 	hint := "only Istio's kinds are read here, such as VirtualService; docs/reference-fields.md lists them"
+	foreign = strings.Contains(group, ".") && version != "" && !strings.Contains(group, "istio") && schema.Near(group, groups) == ""
 	if near := schema.Near(kind, kinds); near != "" {
-		hint = fmt.Sprintf("did you mean %q?", near)
+		hint, foreign = fmt.Sprintf("did you mean %q?", near), false
 	}
 	r.add(CodeKind, root.Nearest("kind"), "kind", fmt.Sprintf("the kind %q of %s is not known; %s", kind, apiVersion, hint))
-	return gvk, false
+	return gvk, false, foreign
 }
 
 // otherProject names whose objects a group has, if they are not Istio's.

@@ -180,7 +180,7 @@ func testValues(s store, cfg Config) {
 	s.put("b.yaml", big)
 	r := start(t, cfg)
 	r.Await("a=one")
-	s.put("b.yaml", "")
+	s.put("b.yaml", "# none\n")
 	r.awaitStatus("quiet", func(st *lastgood.Status) bool { return len(st.Faults) == 0 })
 	if _, err := s.kv.Put(&api.KVPair{Key: s.prefix + "/a.yaml", Value: make([]byte, MaxValueSize+1)}, nil); err == nil {
 		t.Error("Consul took a value that is larger than we say it takes")

@@ -141,7 +141,21 @@ func written(n *yaml.Node) int {
 	return sum
 }
 
+// withoutEnd is a text without the lines "..." that end it. The parser refuses them where they end
+// nothing, such as behind a comment.
+func withoutEnd(text []byte) []byte {
+	for {
+		trimmed := bytes.TrimRight(text, " \t\r\n")
+		at := bytes.LastIndexByte(trimmed, '\n') + 1
+		if string(trimmed[at:]) != "..." {
+			return text
+		}
+		text = text[:at]
+	}
+}
+
 func parseChunk(c chunk, budget *budget) []Document {
+	c.text = withoutEnd(c.text)
 	// JSON may be indented with tabs, which YAML does not take. Inside of
 	// JSON's strings there are none.
 	if bytes.HasPrefix(bytes.TrimSpace(c.text), []byte("{")) && bytes.IndexByte(c.text, '\t') >= 0 && json.Valid(c.text) {

@@ -1,0 +1,97 @@
+package lastgood
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// ending is how a text ends.
+type ending struct {
+	// newline: the last line is whole. Lines behind it may be missing.
+	newline bool
+	// mark: the last line is "...", the end of a stream of YAML. Nothing is missing.
+	mark bool
+}
+
+// endMark is the line that ends a text.
+const endMark = "..."
+
+func endingOf(content []byte) ending {
+	return ending{newline: bytes.HasSuffix(content, []byte("\n")), mark: isMark(lastLine(content))}
+}
+
+// lastLine is the last line of a text that has something in it.
+func lastLine(content []byte) []byte {
+	content = bytes.TrimRight(content, " \t\r\n")
+	return content[bytes.LastIndexByte(content, '\n')+1:]
+}
+
+// isMark reports whether a line ends a document.
+func isMark(line []byte) bool {
+	rest, ok := bytes.CutPrefix(line, []byte(endMark))
+	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t' || rest[0] == '\r')
+}
+
+// cut is the way in which a text lost its end, if it did.
+type cut uint8
+
+const (
+	notCut cut = iota
+	// cutLine: it does not end with a newline, and did.
+	cutLine
+	// cutMark: it does not end with the mark, and did.
+	cutMark
+	// cutInside: it ends with one of the marks that it had in its middle.
+	cutInside
+)
+
+// cutOf compares a text with the last one at its place that was taken as whole.
+func cutOf(whole, now []byte) cut {
+	was, is := endingOf(whole), endingOf(now)
+	switch {
+	case was.mark && !is.mark:
+		return cutMark
+	case was.newline && !is.newline:
+		return cutLine
+	case was.mark:
+		// A part of it that ends with a mark is no sign that the rest was removed on purpose.
+		rest, begins := bytes.CutPrefix(whole, bytes.TrimRight(now, " \t\r\n"))
+		if rest = bytes.TrimLeft(rest, " \t\r\n"); begins && len(rest) > 0 && rest[0] != '#' {
+			return cutInside
+		}
+	}
+	return notCut
+}
+
+// fault says what a text lost, and what to do. at may be nil.
+func (c cut) fault(at *mesh.Origin) manifest.Fault {
+	if at == nil {
+		at = &mesh.Origin{}
+	}
+	source := at.Source
+	if source == "" {
+		source = "SOURCE"
+	}
+	why, end := "does not end with a newline, as it did", "end the file with a newline"
+	switch c {
+	case cutMark:
+		why, end = `does not end with the line "...", as it did`, "end the file with a newline and the line `...`"
+	case cutInside:
+		why, end = `ends at a line "..." that was in its middle`, "write a comment into the file"
+	case notCut, cutLine:
+	}
+	return faultAt(at, mesh.Key{}, CodeCut, fmt.Sprintf("this %s, so it may be cut off: its last object, and the objects that it lacks, stay as they were; "+
+		"if this is meant, %s, or run `fairlead release %s`", why, end, source))
+}
+
+// EndOf is the position of the end of a text, for [Decoded.End].
+func EndOf(source, path string, content []byte) *mesh.Origin {
+	content = bytes.TrimRight(content, "\r\n")
+	return &mesh.Origin{
+		Source: source, Path: path, Line: bytes.Count(content, []byte("\n")) + 1,
+		Column: len([]rune(string(content[bytes.LastIndexByte(content, '\n')+1:]))) + 1,
+	}
+}
