@@ -31,6 +31,7 @@ func Normalize(c Config) {
 	for _, v := range c[Routes] {
 		walk(v, inherit)
 	}
+	bounds(c[Clusters])
 }
 
 // Inline puts extensions, by name, in the place of the filters in listeners that name them. An
@@ -58,7 +59,7 @@ func Inline(c Config, extensions map[string]any) error {
 	return err
 }
 
-var ofProvider = regexp.MustCompile(`\|(ext_authz\.[^|]*|telemetry_grpc|telemetry_http)\|`)
+var ofProvider = regexp.MustCompile(`\|(ext_authz\.[^|]*|telemetry_[a-z]+)\|`)
 
 // providers: an extension provider has a cluster of its own, so that nothing that a namespace has
 // can take its place. istiod asks by the cluster of the service. What is equal but for its name
@@ -79,6 +80,47 @@ func providers(c Config) {
 	}
 	for name, v := range c[Listeners] {
 		c[Listeners][name] = renamed(v)
+	}
+}
+
+// bounds leaves of a collector's cluster, besides that of its service, what bounds the reports.
+func bounds(clusters map[string]any) {
+	for name, v := range clusters {
+		had, ok := clusters[ofProvider.ReplaceAllString(name, "||")]
+		if strings.Contains(name, "|telemetry_") && ok {
+			clusters[name] = besides(renamed(v), had)
+		}
+	}
+}
+
+// besides is what a tree has that another one has not, or has in another way. If the other one has
+// more, it is the whole tree.
+func besides(v, had any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		other, ok := had.(map[string]any)
+		if !ok || slices.ContainsFunc(slices.Collect(maps.Keys(other)), func(k string) bool { _, has := v[k]; return !has }) {
+			return v
+		}
+		out := map[string]any{}
+		for k, x := range v {
+			if !reflect.DeepEqual(x, other[k]) {
+				out[k] = besides(x, other[k])
+			}
+		}
+		return out
+	case []any:
+		other, ok := had.([]any)
+		if !ok || len(other) != len(v) {
+			return v
+		}
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = besides(v[i], other[i])
+		}
+		return out
+	default:
+		return v
 	}
 }
 

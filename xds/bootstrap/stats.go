@@ -36,7 +36,7 @@ func statPatterns() []string {
 		`cluster\..+;\.` + join(
 			`membership_healthy`, `outlier_detection\.ejections_(?:active|enforced_total)`,
 			`upstream_cx_(?:active|total|connect_fail|connect_timeout|destroy_remote_with_active_rq|overflow|rx_bytes_total|tx_bytes_total)`,
-			`upstream_rq_(?:active|total|[1-5]xx|[1-5]\d\d|time|timeout|per_try_timeout|retry|retry_overflow|retry_limit_exceeded|pending_overflow|rx_reset|tx_reset)`,
+			`upstream_rq_(?:active|total|[1-5]xx|[1-5]\d\d|time|timeout|per_try_timeout|retry|retry_overflow|retry_limit_exceeded|pending_overflow|active_overflow|max_duration_reached|rx_reset|tx_reset)`,
 			`ssl\.(?:connection_error|fail_verify_[a-z_]+|handshake)`, `grpc\.(?:total|success|failure|\d+)`,
 		),
 		`http\..+;\.` + join(
@@ -55,6 +55,8 @@ func statPatterns() []string {
 		),
 		`.*rbac\.(?:.+\.)?(?:shadow_)?(?:allowed|denied)`,
 		`.*\.update_rejected`,
+		// What a collector did not take.
+		`access_logs\.\w+\.logs_dropped`, `tracing\.\w+\.(?:reports|segments)_dropped`,
 		`vhost\..+\.route\..+`, // routes with a name for their statistics
 	}
 }

@@ -72,6 +72,7 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 	case view.OutboundCluster, view.SNICluster:
 		b.protocol()
 		b.connectionPool()
+		b.boundReports()
 		b.outlierDetection()
 		b.loadBalancer()
 		b.transportSocket()

@@ -214,6 +214,8 @@ type clusterInput struct {
 	members []member
 	// ref is the cluster's; the zero value means that it follows from the others.
 	ref ClusterRef
+	// reports is zero for a cluster that carries requests.
+	reports Reports
 	// passes means that mTLS passes to the cluster as it comes.
 	passes bool
 }
@@ -233,6 +235,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 		Defaults:       mc.defaults,
 		KeepHeaderCase: in.upstream.keepCase,
 		Service:        mc.reportedService(in.svc.Hostname, in.svc.Namespace),
+		Reports:        in.reports,
 	}
 	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort

@@ -162,6 +162,8 @@ type Cluster struct {
 	UpstreamPort uint32
 	// Service is whose cluster it is, for metrics; or nil.
 	Service *ReportedService
+	// Reports is zero for a cluster that carries requests.
+	Reports Reports
 }
 
 // Endpoints is the input of one ClusterLoadAssignment resource.

@@ -54,7 +54,7 @@ func (pc *proxyContext) providersOf(policies []AuthorizationPolicy) (providers [
 		if a.GRPC != nil {
 			port.Protocol = mesh.GRPC // whatever the service says of the port, it is asked by gRPC
 		}
-		made := pc.providerParts(a.Service, port, p.Cluster)
+		made := pc.providerParts(a.Service, port, p.Cluster, Reports{})
 		if len(made.clusters) == 0 {
 			p = Provider{Name: name, Fault: "service: " + string(p.Host) + " has no endpoint with an address"}
 		}
@@ -63,11 +63,12 @@ func (pc *proxyContext) providersOf(policies []AuthorizationPolicy) (providers [
 	return providers, parts
 }
 
-// providerParts are the cluster and the endpoints of an extension provider.
-func (pc *proxyContext) providerParts(svc *mesh.Service, port mesh.Port, ref ClusterRef) *serviceParts {
+// providerParts are the cluster and the endpoints of an extension provider. reports is zero for one
+// that is asked about requests.
+func (pc *proxyContext) providerParts(svc *mesh.Service, port mesh.Port, ref ClusterRef, reports Reports) *serviceParts {
 	in := pc.inputOf(svc, pc.rules.lookup(pc.namespace(), pc.proxy.Labels, svc.Hostname, svc.Namespace))
 	out := &serviceParts{}
-	pc.appendCluster(out, clusterInput{serviceInput: &in, port: port, members: in.membersAt(port), ref: ref})
+	pc.appendCluster(out, clusterInput{serviceInput: &in, port: port, members: in.membersAt(port), ref: ref, reports: reports})
 	return out
 }
 

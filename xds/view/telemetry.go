@@ -53,38 +53,6 @@ type FileLog struct {
 	OmitEmptyValues bool
 }
 
-// Collector is a service that gets what proxies report.
-type Collector struct {
-	Host    mesh.Hostname
-	Cluster ClusterRef
-}
-
-// collectorSubset and tracerSubset stand, in place of a subset's name, in the names of clusters of
-// services that get what proxies report, by gRPC and by HTTP. No subset has a name with an
-// underscore.
-const (
-	collectorSubset = "telemetry_grpc"
-	tracerSubset    = "telemetry_http"
-)
-
-// collectorServices are the services of an extension provider that get what proxies report.
-func collectorServices(p *meshconfig.MeshConfig_ExtensionProvider) []string {
-	return []string{
-		p.GetEnvoyHttpAls().GetService(), p.GetEnvoyTcpAls().GetService(), p.GetEnvoyOtelAls().GetService(),
-		p.GetZipkin().GetService(), p.GetDatadog().GetService(), p.GetSkywalking().GetService(), p.GetOpentelemetry().GetService(),
-		p.GetOpentelemetry().GetDynatraceSampler().GetHttpService().GetService(),
-	}
-}
-
-// collectorHosts are the hosts of services that get what proxies report.
-func collectorHosts(c *meshconfig.MeshConfig) map[mesh.Hostname]bool {
-	out := mesh.ProviderHosts(c, collectorServices)
-	if p := tracer(c); p != nil {
-		out[mesh.Hostname(cmp.Or(p.GetZipkin().GetService(), p.GetDatadog().GetService()))] = true
-	}
-	return out
-}
-
 // proxyTelemetry is what one proxy reports, by direction.
 type proxyTelemetry struct {
 	Inbound, Outbound *Telemetry
@@ -237,11 +205,12 @@ func (b *telemetryBuilder) accessLog(p *meshconfig.MeshConfig_ExtensionProvider)
 		}
 		return &AccessLog{File: out}
 	case p.GetEnvoyHttpAls() != nil:
-		return b.remoteLog(AccessLog{HTTP: p.GetEnvoyHttpAls()}, p.GetEnvoyHttpAls().GetService(), p.GetEnvoyHttpAls().GetPort())
+		return b.remoteLog(AccessLog{HTTP: p.GetEnvoyHttpAls()}, ReportStream, p.GetEnvoyHttpAls().GetService(), p.GetEnvoyHttpAls().GetPort())
 	case p.GetEnvoyTcpAls() != nil:
-		return b.remoteLog(AccessLog{TCP: p.GetEnvoyTcpAls()}, p.GetEnvoyTcpAls().GetService(), p.GetEnvoyTcpAls().GetPort())
+		return b.remoteLog(AccessLog{TCP: p.GetEnvoyTcpAls()}, ReportStream, p.GetEnvoyTcpAls().GetService(), p.GetEnvoyTcpAls().GetPort())
 	case p.GetEnvoyOtelAls() != nil:
-		return b.remoteLog(AccessLog{OpenTelemetry: p.GetEnvoyOtelAls(), OldForm: !b.proxy.EnvoyVersion.atLeast(37)}, p.GetEnvoyOtelAls().GetService(), p.GetEnvoyOtelAls().GetPort())
+		log := AccessLog{OpenTelemetry: p.GetEnvoyOtelAls(), OldForm: !b.proxy.EnvoyVersion.atLeast(37)}
+		return b.remoteLog(log, ReportCalls, p.GetEnvoyOtelAls().GetService(), p.GetEnvoyOtelAls().GetPort())
 	default:
 		return nil
 	}
@@ -249,46 +218,13 @@ func (b *telemetryBuilder) accessLog(p *meshconfig.MeshConfig_ExtensionProvider)
 
 // remoteLog completes the log of a service, and adds the cluster for it; nil if it has no
 // address.
-func (b *telemetryBuilder) remoteLog(log AccessLog, service string, port uint32) *AccessLog {
-	c, ok := b.collector(service, port, true)
+func (b *telemetryBuilder) remoteLog(log AccessLog, how ReportForm, service string, port uint32) *AccessLog {
+	c, ok := b.collector(service, port, how)
 	if !ok {
 		return nil
 	}
 	log.Collector = c
 	return &log
-}
-
-// collector adds the cluster of a service that gets what proxies report, by gRPC or by HTTP; false
-// if it has no address.
-func (b *telemetryBuilder) collector(service string, number uint32, grpc bool) (Collector, bool) {
-	svc, port, err := b.s.ProviderService(service, number)
-	if err != nil {
-		return Collector{}, false
-	}
-	subset := tracerSubset
-	port.Protocol = mesh.HTTP // whatever the service says of the port
-	if grpc {
-		subset, port.Protocol = collectorSubset, mesh.GRPC
-	}
-	out := Collector{Host: svc.Hostname, Cluster: Outbound(svc.Hostname, port.Number, subset)}
-	return out, b.reach(svc, port, out.Cluster)
-}
-
-// reach adds the cluster of a service that gets what the proxy reports. It is not a cluster of
-// the sidecar scope: a Sidecar may leave the service out, and a namespace may have another
-// service of that host. It reports whether there is an endpoint to connect to.
-func (b *telemetryBuilder) reach(svc *mesh.Service, port mesh.Port, ref ClusterRef) bool {
-	reaches, known := b.reached[ref]
-	if !known {
-		made := b.providerParts(svc, port, ref)
-		reaches = len(made.clusters) > 0
-		if b.reached == nil {
-			b.reached = map[ClusterRef]bool{}
-		}
-		b.reached[ref] = reaches
-		b.telemetry.collectors = slices.Concat(b.telemetry.collectors, made.clusters, made.endpoints)
-	}
-	return reaches
 }
 
 // meshFormat is a file with the format of MeshConfig's accessLogFormat and accessLogEncoding.

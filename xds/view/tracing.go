@@ -3,7 +3,6 @@ package view
 import (
 	"cmp"
 	"maps"
-	"net/netip"
 	"slices"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -109,19 +108,22 @@ func (b *telemetryBuilder) complete(t *Tracing, p *meshconfig.MeshConfig_Extensi
 	}
 	var service string
 	var port uint32
-	grpc := false
+	form := ReportRequests
 	switch {
 	case p.GetZipkin() != nil:
 		service, port = p.GetZipkin().GetService(), p.GetZipkin().GetPort()
 	case p.GetDatadog() != nil:
 		service, port = p.GetDatadog().GetService(), p.GetDatadog().GetPort()
 	case p.GetSkywalking() != nil:
-		service, port, grpc = p.GetSkywalking().GetService(), p.GetSkywalking().GetPort(), true
+		service, port, form = p.GetSkywalking().GetService(), p.GetSkywalking().GetPort(), ReportStream
 	default:
-		service, port, grpc = p.GetOpentelemetry().GetService(), p.GetOpentelemetry().GetPort(), p.GetOpentelemetry().GetHttp() == nil
+		service, port = p.GetOpentelemetry().GetService(), p.GetOpentelemetry().GetPort()
+		if p.GetOpentelemetry().GetHttp() == nil {
+			form = ReportCalls
+		}
 	}
 	var ok bool
-	if t.Collector, ok = b.collector(service, port, grpc); !ok && p.GetName() == "" {
+	if t.Collector, ok = b.collector(service, port, form); !ok && p.GetName() == "" {
 		t.Collector, ok = b.address(service, port), true
 	}
 	if !ok {
@@ -130,35 +132,12 @@ func (b *telemetryBuilder) complete(t *Tracing, p *meshconfig.MeshConfig_Extensi
 	if s := p.GetOpentelemetry().GetDynatraceSampler(); s != nil {
 		t.Percent, t.Sampler = 100, t.Collector
 		if api := s.GetHttpService(); api != nil {
-			if t.Sampler, ok = b.collector(api.GetService(), api.GetPort(), false); !ok {
+			if t.Sampler, ok = b.collector(api.GetService(), api.GetPort(), ReportRequests); !ok {
 				return nil
 			}
 		}
 	}
 	return t
-}
-
-// address adds the cluster of an address that no service has: that of a tracer in a ProxyConfig
-// may be anywhere.
-func (b *telemetryBuilder) address(host string, port uint32) Collector {
-	out := Collector{Host: mesh.Hostname(host), Cluster: Outbound(mesh.Hostname(host), port, tracerSubset)}
-	if b.reached[out.Cluster] {
-		return out
-	}
-	discovery := DiscoverStrictDNS
-	if _, err := netip.ParseAddr(host); err == nil {
-		discovery = DiscoverStatic
-	}
-	c := b.clusters.intern(&Cluster{
-		Ref: out.Cluster, Discovery: discovery, Lookup: b.upstream.lookup, Protocol: mesh.HTTP, Defaults: b.defaults, KeepHeaderCase: b.headers.keepsCase(),
-		Localities: []LocalityEndpoints{{Endpoints: []Endpoint{{Address: host, Port: port, Weight: 1}}}},
-	})
-	if b.reached == nil {
-		b.reached = map[ClusterRef]bool{}
-	}
-	b.reached[out.Cluster] = true
-	b.telemetry.collectors = append(b.telemetry.collectors, c)
-	return out
 }
 
 // ownTracing is what the ProxyConfig of the workload says of tracing.
