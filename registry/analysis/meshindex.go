@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/internal/nearname"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -199,29 +200,4 @@ func (w *meshIndex) mayGuess() bool {
 	return w.guesses >= 0
 }
 
-func near[S ~string](name string, candidates []S) string {
-	for _, c := range candidates {
-		if slip(name, string(c)) {
-			return " (did you mean \"" + string(c) + "\"?)"
-		}
-	}
-	return ""
-}
-
-// slip reports whether a becomes b by changing at most two characters that stand together.
-func slip(a, b string) bool {
-	const most = 2
-	short := min(len(a), len(b))
-	if a == b || short < most+1 {
-		return false
-	}
-	head := 0
-	for head < short && a[head] == b[head] {
-		head++
-	}
-	tail := 0
-	for tail < short-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
-		tail++
-	}
-	return max(len(a), len(b))-head-tail <= most
-}
+func near[S ~string](name string, candidates []S) string { return nearname.Of(name, candidates) }

@@ -7,6 +7,8 @@ import (
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/internal/nearname"
 )
 
 // localDomain stands for the mesh's trust domain in policies, whatever its name.
@@ -159,7 +161,7 @@ func (x *identities) account(w *meshIndex, namespace, account string, written fu
 		if !w.mayGuess() {
 			break
 		}
-		if slip(name, other) {
+		if nearname.Slip(name, other) {
 			return text + " (did you mean \"" + written(other) + "\"?)"
 		}
 	}
@@ -174,7 +176,7 @@ func (x *identities) namespace(w *meshIndex, v string) string {
 		if !w.mayGuess() {
 			break
 		}
-		if slip(v, other) {
+		if nearname.Slip(v, other) {
 			return "no workload of the mesh is in namespace \"" + v + "\" (did you mean \"" + other + "\"?)"
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	telemetry "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/fairlead/fairlead/internal/nearname"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -115,7 +116,7 @@ func (w *meshIndex) nearLabels(namespace string, labels map[string]string) strin
 			if !w.mayGuess() {
 				return ""
 			}
-			if have := x.labels[k]; slip(labels[k], have) {
+			if have := x.labels[k]; nearname.Slip(labels[k], have) {
 				return " (did you mean \"" + k + "=" + have + "\"?)"
 			}
 		}
