@@ -96,6 +96,9 @@ func given(s Configuration) map[string]string {
 	for i, w := range s.View.Warnings {
 		out["warning "+strconv.Itoa(i)] = w.Key.String() + " " + w.Message + " " + w.Origin.String()
 	}
+	for i, f := range s.View.Findings.All() {
+		out["finding "+strconv.Itoa(i)] = fmt.Sprintf("%+v", f)
+	}
 	out["encryption"] = string(s.Resources.Encryption)
 	out["hold"] = strconv.FormatBool(s.Resources.Generation.HoldRemovals)
 	return out

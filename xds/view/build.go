@@ -76,7 +76,7 @@ func (x *Index) inputsOf(p *Proxy) viewInputs {
 func (x *Index) assemble(inputs *viewInputs, out *outboundView, p *Proxy) *View {
 	x.count.viewsBuilt.Add(1)
 	return &View{
-		Stack: out.stacks.get(out, inputs.own), Warnings: out.warnings, Fallbacks: inputs.fallbacks,
+		Stack: out.stacks.get(out, inputs.own), Warnings: out.warnings, Fallbacks: inputs.fallbacks, Findings: out.findings,
 		meshContext: x.meshContext, seq: x.seq, proxy: p, inputs: *inputs, outbound: out,
 	}
 }

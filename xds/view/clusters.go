@@ -20,6 +20,9 @@ const tlsModeLabel = "security.istio.io/tlsMode"
 // it, and its endpoints if they are discovered by EDS.
 type serviceParts struct {
 	clusters, endpoints []Part
+	// empty are the clusters of which no endpoint is known, though they need one; unhealthy are those that
+	// are left out because none is healthy.
+	empty, unhealthy []ClusterRef
 	// byLocation means that the parts are for proxies of one location.
 	byLocation bool
 }
@@ -262,9 +265,16 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	if c.TLS != nil && c.TLS.Auto {
 		c.TLS.Auto = mc.anyPlaintext(in, localities)
 	}
+	known := c.Discovery == DiscoverOriginalDst || c.Discovery == DiscoverDynamic || in.known(c.Discovery)
+	if !known {
+		to.empty = append(to.empty, c.Ref)
+	}
 	switch c.Discovery {
 	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
 		if len(from) == 0 {
+			if known {
+				to.unhealthy = append(to.unhealthy, c.Ref)
+			}
 			return
 		}
 		if c.Discovery == DiscoverLogicalDNS { // of which Envoy wants one endpoint

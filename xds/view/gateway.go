@@ -30,3 +30,21 @@ func rejected(list []mesh.RejectedServer) []Warning {
 	}
 	return out
 }
+
+// leftOut are the same servers as findings.
+func leftOut(list []mesh.RejectedServer) []Finding {
+	var out []Finding
+	for _, r := range list {
+		f := leftOutServer(r.Server, r.Reason)
+		f.Other = r.Kept.Gateway.Key
+		out = append(out, f)
+	}
+	return out
+}
+
+func leftOutServer(s *mesh.GatewayServer, reason string) Finding {
+	return Finding{
+		Kind: LeftOutServer, Object: s.Gateway.Key, Reason: reason,
+		Server: cmp.Or(s.GetName(), s.GetPort().GetName()), ListensAt: s.ListensAt,
+	}
+}

@@ -86,6 +86,7 @@ type gatewayBuilder struct {
 	prev     map[string]*Listener
 	tcp      *outboundListenerBuilder // for the routes of TCP
 	warnings []Warning
+	leftOut  []Finding
 	origins  []*mesh.Origin               // of the chains that are built
 	snis     map[uint32]map[string]string // the bind of who has a server name, by port
 }
@@ -93,7 +94,7 @@ type gatewayBuilder struct {
 func newGatewayBuilder(sc *sidecarScope, key *gatewayKey, prev map[string]*Listener) *gatewayBuilder {
 	merged := mesh.MergeGateways(sc.gateways, key.targets.all())
 	return &gatewayBuilder{
-		sc: sc, key: key, prev: prev, merged: merged, warnings: rejected(merged.Rejected),
+		sc: sc, key: key, prev: prev, merged: merged, warnings: rejected(merged.Rejected), leftOut: leftOut(merged.Rejected),
 		tcp: &outboundListenerBuilder{sc: sc}, snis: map[uint32]map[string]string{},
 	}
 }
@@ -106,6 +107,9 @@ func (b *gatewayBuilder) listeners() ([]Part, []string) {
 		first := b.merged.Servers[at][0]
 		if at.Number < b.key.firstPort && !isUnix(at.Bind) {
 			b.warn(first, fmt.Sprintf("no listener: Envoy on this host may listen at ports from %d on", b.key.firstPort))
+			for _, s := range b.merged.Servers[at] {
+				b.leftOut = append(b.leftOut, leftOutServer(s, fmt.Sprintf("Envoy on these hosts may listen at ports from %d on", b.key.firstPort)))
+			}
 			continue
 		}
 		b.origins = nil

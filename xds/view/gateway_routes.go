@@ -17,7 +17,7 @@ func (r *routingState) buildGateways(sc *sidecarScope) {
 		t := sc.routeConfigurations.intern(b.routeConfiguration(name))
 		v.routeConfigurations = append(v.routeConfigurations, sc.layer(RoutesLayer+name, []Part{t}))
 	}
-	v.warnings = b.warnings
+	v.warnings, v.leftOut = b.warnings, b.leftOut
 	r.routeNames, r.view = names, r.view.reuseIfEqual(v)
 }
 

@@ -142,6 +142,9 @@ func differenceOf(want, got *View) string {
 	if !shallowEqual(&want.Warnings, &got.Warnings) {
 		return fmt.Sprintf("warnings %v, want %v", got.Warnings, want.Warnings)
 	}
+	if w, g := want.Findings.All(), got.Findings.All(); !slices.Equal(w, g) {
+		return fmt.Sprintf("findings %+v, want %+v", g, w)
+	}
 	if want.Hash() != got.Hash() {
 		return "another hash"
 	}
@@ -208,7 +211,7 @@ func notShared(prev, next *View) string {
 	if prev == nil {
 		return ""
 	}
-	if prev != next && prev.Hash() == next.Hash() && shallowEqual(&prev.Warnings, &next.Warnings) {
+	if prev != next && prev.Hash() == next.Hash() && shallowEqual(&prev.Warnings, &next.Warnings) && prev.Findings == next.Findings {
 		return "the same view is another pointer"
 	}
 	parts, layers, hosts := map[mesh.Hash]Part{}, map[mesh.Hash]*Layer{}, map[mesh.Hash]*VirtualHost{}

@@ -225,7 +225,7 @@ func (mc *meshContext) localities(in clusterInput, d Discovery, b balancing) ([]
 	shares := b.sharesFor(in.location.Locality)
 	better := false // than silent
 	members := in.members
-	if len(members) == 0 && dns && !in.passes && in.subset == nil && in.svc.Selector == nil && !in.svc.Hostname.IsWildcard() {
+	if in.resolvesItself(d) {
 		self := &mesh.Workload{Address: string(in.svc.Hostname)}
 		members = []member{{Workload: self, port: self.PortFor(in.port), ns: in.svc.Namespace}}
 	}
@@ -233,7 +233,7 @@ func (mc *meshContext) localities(in clusterInput, d Discovery, b balancing) ([]
 		if !mesh.Selects(in.subset.GetLabels(), m.Labels) || (b.panics && m.Health == mesh.Unhealthy) {
 			continue
 		}
-		if !dns && m.Address != "" && !isUnix(m.Address) && !isIP(m.Address) {
+		if !m.usable(dns) {
 			continue // Envoy would reject the whole resource
 		}
 		origins = append(origins, m.Origin)

@@ -23,6 +23,8 @@ type Stats struct {
 	// Parts that were computed, by type, including those that are equal to an existing
 	// part. A virtual host is counted by itself, and its route configuration besides.
 	Clusters, Endpoints, Listeners, VirtualHosts, RouteConfigurations uint64
+	// Judged are the virtual hosts and listeners in which findings were looked for.
+	Judged uint64
 }
 
 // Minus is the work since an earlier count.
@@ -31,7 +33,7 @@ func (s Stats) Minus(o Stats) Stats {
 		ViewsBuilt: s.ViewsBuilt - o.ViewsBuilt, ViewsKept: s.ViewsKept - o.ViewsKept,
 		LayersBuilt: s.LayersBuilt - o.LayersBuilt,
 		Clusters:    s.Clusters - o.Clusters, Endpoints: s.Endpoints - o.Endpoints, Listeners: s.Listeners - o.Listeners,
-		VirtualHosts: s.VirtualHosts - o.VirtualHosts, RouteConfigurations: s.RouteConfigurations - o.RouteConfigurations,
+		VirtualHosts: s.VirtualHosts - o.VirtualHosts, RouteConfigurations: s.RouteConfigurations - o.RouteConfigurations, Judged: s.Judged - o.Judged,
 	}
 }
 
@@ -52,7 +54,7 @@ type internPool struct {
 	routeConfigurations internedParts[RouteConfiguration, *RouteConfiguration]
 	layers              weakmap.Map[mesh.Hash, Layer]
 
-	count struct{ viewsBuilt, viewsKept, layersBuilt atomic.Uint64 }
+	count struct{ viewsBuilt, viewsKept, layersBuilt, judged atomic.Uint64 }
 }
 
 // meshContext is what an Index passes to its successor as long as MeshConfig, on which
@@ -80,6 +82,7 @@ type meshContext struct {
 	gatewayPolicies  interned[gatewayPolicies]
 	targetSets       interned[portTargets]
 	topologies       interned[proxyTopology]
+	findingSets      interned[Findings]
 	inboundLayers    hashedMemo[*inboundInput, *meshContext, Layer]
 	fixedLayers      memo[fixedInput, *meshContext, Layer]
 	routeHints       hints[routeHint, Route]
@@ -146,7 +149,7 @@ func (pool *internPool) Stats() Stats {
 	return Stats{
 		ViewsBuilt: c.viewsBuilt.Load(), ViewsKept: c.viewsKept.Load(), LayersBuilt: c.layersBuilt.Load(),
 		Clusters: pool.clusters.made.Load(), Endpoints: pool.endpoints.made.Load(), Listeners: pool.listeners.made.Load(),
-		VirtualHosts: pool.virtualHosts.made.Load(), RouteConfigurations: pool.routeConfigurations.made.Load(),
+		VirtualHosts: pool.virtualHosts.made.Load(), RouteConfigurations: pool.routeConfigurations.made.Load(), Judged: c.judged.Load(),
 	}
 }
 

@@ -472,7 +472,7 @@ func (sc *sidecarScope) catchAllChain(name string) *FilterChain {
 	if ca.Refuse {
 		to = ClusterRef{Kind: BlackHoleCluster}
 	}
-	return &FilterChain{Name: name, TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}}
+	return &FilterChain{Name: name, TCP: &TCPProxy{StatPrefix: statPrefix(to), CatchAll: true, Destinations: []WeightedCluster{{Cluster: to}}}}
 }
 
 func (mc *meshContext) outPort() uint32 {

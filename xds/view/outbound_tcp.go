@@ -143,14 +143,16 @@ func (o *outboundListenerBuilder) tcpRoutes(t servicePort, vs *virtualService, r
 		d := r.GetDestination()
 		c := destinationCluster(d, o.sc.find(lower(d.GetHost())), t.port.Number)
 		if len(routes) == 1 {
-			return o.tcpTo(lower(d.GetHost()), d.GetSubset(), []WeightedCluster{{Cluster: c}})
+			tcp := o.tcpTo(lower(d.GetHost()), d.GetSubset(), []WeightedCluster{{Cluster: c}})
+			tcp.Config = vs.Key
+			return tcp
 		}
 		if r.GetWeight() > 0 {
 			list = append(list, WeightedCluster{Cluster: c, Weight: uint32(r.GetWeight())})
 		}
 	}
 	tcp := o.tcpTo(lower(first.GetHost()), "", list)
-	tcp.StatPrefix = vs.Name + "." + vs.Namespace
+	tcp.StatPrefix, tcp.Config = vs.Name+"."+vs.Namespace, vs.Key
 	return tcp
 }
 

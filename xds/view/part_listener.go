@@ -6,6 +6,8 @@ import (
 	"time"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // Listener is the input of one Listener resource.
@@ -153,6 +155,10 @@ type InboundRoute struct {
 // TCPProxy is a TCP proxy filter.
 type TCPProxy struct {
 	StatPrefix string
+	// Config is the VirtualService; zero if there is none. CatchAll means that it is for connections to
+	// unknown hosts.
+	Config   mesh.Key
+	CatchAll bool
 	// Destinations has one cluster, or several with weights.
 	Destinations []WeightedCluster
 	IdleTimeout  time.Duration // 0 means Envoy's default

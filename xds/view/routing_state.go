@@ -42,6 +42,7 @@ type routingState struct {
 	routeNames []string // of the route configurations, sorted; in the order of view.routeConfigurations
 	hostLists  map[hostListID]*virtualHostList
 	view       *routingView
+	judged     judgedRouting
 }
 
 // routingView is the immutable result.
@@ -49,6 +50,10 @@ type routingView struct {
 	listeners           *Layer
 	routeConfigurations []*Layer
 	warnings            []Warning
+	// leftOut are the findings of what is left out of the listeners; findings are all of them, as
+	// scopeState.judge found them.
+	leftOut  []Finding
+	findings *Findings
 }
 
 // scopeFor is the scope for the proxies of this routing state.
@@ -121,6 +126,9 @@ func (v *routingView) listenersByName() map[string]*Listener {
 
 // reuseIfEqual returns v if the other view is equal to it, else the other one.
 func (v *routingView) reuseIfEqual(o *routingView) *routingView {
+	if v != nil {
+		o.findings = v.findings // until they are judged
+	}
 	if v != nil && shallowEqual(v, o) {
 		return v
 	}

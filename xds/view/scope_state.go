@@ -34,6 +34,8 @@ type scopeState struct {
 	// parts are those of scope.services, for proxies without a location.
 	parts      []*serviceParts
 	byLocation bool // some parts depend on the location of a proxy
+	// clusterVersion counts the changes of which clusters there are, and which have endpoints.
+	clusterVersion uint64
 
 	routings  memo[routingKey, *scopeState, routingState]
 	outbounds memo[outboundKey, *scopeState, outboundState]
@@ -205,6 +207,7 @@ func (ss *scopeState) buildView(o *outboundState) *outboundView {
 	if o.routing.view == nil {
 		o.routing.build(ss.scope)
 	}
+	ss.judge(o.routing)
 	v.routingView = o.routing.view
 	return v
 }
@@ -300,6 +303,7 @@ func (ss *scopeState) rebuild(pc *proxyContext) {
 		parts[i] = ss.scope.partsOf(svc)
 	}
 	ss.parts = parts // only now: until here the old parts had to stay in the caches
+	ss.clusterVersion++
 	ss.invalidateLayers()
 	for _, rt := range ss.routings.All() {
 		if rt.view != nil {
@@ -408,6 +412,9 @@ func (ss *scopeState) refreshServices(d *indexDiff) bool {
 		rebuildRouting = rebuildRouting || !sameRouteSettings(svc.rule, rule)
 		svc.rule = rule
 		if p := sc.partsOf(svc); p != ss.parts[i] {
+			if !p.sameClusters(ss.parts[i]) {
+				ss.clusterVersion++
+			}
 			ss.parts[i], changed = p, true
 		}
 	}

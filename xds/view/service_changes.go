@@ -77,6 +77,9 @@ func (ss *scopeState) applyServiceChanges(changes []mesh.Delta[*mesh.Service]) {
 		i, _ = slices.BinarySearchFunc(sc.services, s.Hostname, compareHosts)
 		sc.services, ss.parts = slices.Insert(sc.services, i, s), slices.Insert(ss.parts, i, sc.partsOf(s))
 	}
+	if ss.key.router || sc.egressProxy != nil { // else nothing leads to isolated services
+		ss.clusterVersion++
+	}
 	ss.invalidateLayers()
 }
 

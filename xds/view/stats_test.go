@@ -72,7 +72,7 @@ func TestStatsOfEachChange(t *testing.T) {
 			f.w.f.VirtualServices[0].Origin = &mesh.Origin{Path: "elsewhere.yaml"}
 		}, Stats{ViewsKept: 12}},
 		// One virtual host, and with it the route configuration, in each of three namespaces.
-		{"routes", func(f *fleet) { f.editRoutes(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 3, VirtualHosts: 3, RouteConfigurations: 3}},
+		{"routes", func(f *fleet) { f.editRoutes(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 3, VirtualHosts: 3, RouteConfigurations: 3, Judged: 3}},
 		// The endpoints and those of one subset, for all proxies. The clusters have the
 		// identities, so they are built too, and are equal.
 		{"endpoint", func(f *fleet) { f.editWorkload(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 2, Endpoints: 2}},
@@ -88,6 +88,10 @@ func TestStatsOfEachChange(t *testing.T) {
 		{"endpoint_removed", func(f *fleet) { // the second one of b
 			f.w.f.Workloads = slices.Delete(f.w.f.Workloads, 3, 4)
 		}, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
+		// Which routes lead to it is looked at in each namespace. Its own proxies serve nothing.
+		{"last_endpoint_removed", func(f *fleet) {
+			f.w.f.Workloads = slices.Delete(f.w.f.Workloads, 2, 4)
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 1 + 2, Clusters: 1, Endpoints: 1, Listeners: 1, Judged: 3 * (9 + 5)}},
 		{"endpoint_relabelled", func(f *fleet) {
 			w := *f.w.f.Workloads[3]
 			w.Labels = map[string]string{"app": "b", "team": "x"}
@@ -105,7 +109,7 @@ func TestStatsOfEachChange(t *testing.T) {
 		// once for the three namespaces, and are equal except that of the new port. Inbound,
 		// a listener and the application's cluster.
 		{"port_changed", edit(func(s *mesh.Service) { s.Ports = []mesh.Port{{Name: "http", Number: 8081, Protocol: mesh.HTTP}} }), Stats{
-			ViewsBuilt: 12, LayersBuilt: 9, Clusters: 1 + 1, Endpoints: 1, Listeners: 6 + 1, VirtualHosts: 3, RouteConfigurations: 3 + 3,
+			ViewsBuilt: 12, LayersBuilt: 9, Clusters: 1 + 1, Endpoints: 1, Listeners: 6 + 1, VirtualHosts: 3, RouteConfigurations: 3 + 3, Judged: 3 + 3,
 		}},
 		{"inline_endpoint", edit(func(s *mesh.Service) {
 			s.Selector, s.Inline = nil, []*mesh.Workload{{Meta: mesh.Meta{Origin: &mesh.Origin{}}, Address: "10.9.9.7"}}
@@ -118,7 +122,7 @@ func TestStatsOfEachChange(t *testing.T) {
 		{"service_added", func(f *fleet) {
 			s := f.w.service("ns0", "e.ns0.svc.cluster.local", 8080)
 			s.Inline[0].Address = "10.9.9.8"
-		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3, Clusters: 1, Endpoints: 1, VirtualHosts: 3, RouteConfigurations: 3}},
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3, Clusters: 1, Endpoints: 1, VirtualHosts: 3, RouteConfigurations: 3, Judged: 3}},
 		// Route configurations without it; and its proxies have no inbound port for it.
 		{
 			"service_removed", func(f *fleet) { f.w.f.Services = slices.Delete(f.w.f.Services, 1, 2) },
@@ -143,10 +147,10 @@ func TestStatsOfEachChange(t *testing.T) {
 		// One proxy sees fewer of the existing services.
 		{"sidecar", func(f *fleet) {
 			f.w.sidecar("ns0", "b", `{"workloadSelector":{"labels":{"app":"b"}},"egress":[{"hosts":["./*"]}]}`)
-		}, Stats{ViewsBuilt: 1, ViewsKept: 11, LayersBuilt: 4, Listeners: 3, VirtualHosts: 3, RouteConfigurations: 1}},
+		}, Stats{ViewsBuilt: 1, ViewsKept: 11, LayersBuilt: 4, Listeners: 3, VirtualHosts: 3, RouteConfigurations: 1, Judged: 6}},
 		{"mesh_config", func(f *fleet) {
 			f.mc = &mesh.MeshConfig{Spec: f.w.mc}
-		}, Stats{ViewsKept: 12, Clusters: 15 + 12 + 3, Endpoints: 15, Listeners: 15 + 12, VirtualHosts: 27, RouteConfigurations: 3}},
+		}, Stats{ViewsKept: 12, Clusters: 15 + 12 + 3, Endpoints: 15, Listeners: 15 + 12, VirtualHosts: 27, RouteConfigurations: 3, Judged: 42}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,9 @@ type View struct {
 	// Fallbacks say what of the configuration the release of the proxy's Envoy lacks, and what it
 	// does instead; sorted. They are not part of the hash either.
 	Fallbacks []string
+	// Findings are faults of the mesh that make requests of this proxy fail; nil if there are none.
+	// They are not part of the hash either.
+	Findings *Findings
 
 	mu sync.Mutex // guards all following fields
 	// meshContext, seq and proxy say for which Index and proxy the view was last confirmed.
