@@ -49,6 +49,7 @@ type Server struct {
 	sent           cache.ByType
 	announcing     pause // delays new streams while a snapshot is announced
 	unserved       unservedCache
+	findings       findingTimes
 
 	// Atomic.
 	streams   atomic.Int64
@@ -126,6 +127,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case now := <-report.C:
 			s.logRollouts(now)
 			s.forgetIdle(now)
+			s.observeFindings(now)
 		}
 	}
 }

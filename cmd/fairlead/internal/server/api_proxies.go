@@ -39,6 +39,8 @@ type Proxies struct {
 	Unserved []Unserved `json:"unserved,omitempty"`
 	// Warnings are what views had to leave out, and at how many proxies.
 	Warnings []Warning `json:"warnings,omitempty"`
+	// Findings are faults of the mesh that make requests fail.
+	Findings MeshFindings `json:"findings,omitzero"`
 }
 
 // HostFault is what is wrong with the record of a host, or with its key.
@@ -164,6 +166,7 @@ func (s *Server) proxiesNow(now time.Time) Proxies {
 	if !s.cfg.AcceptUnenforced {
 		out.Warnings = append(out.Warnings, denying(snap)...)
 	}
+	out.Findings = s.meshFindings(snap, now)
 	out.Refused = s.refused(now)
 	return out
 }

@@ -42,7 +42,7 @@ type ruleOf struct {
 // rules are all kinds of conditions, in the order in which they are listed: first what
 // concerns everybody.
 func rules() []ruleOf {
-	return []ruleOf{
+	return slices.Concat([]ruleOf{
 		{"not-ready", notReady},
 		{"clock", wrongClock},
 		{"source-unavailable", unavailable},
@@ -51,6 +51,7 @@ func rules() []ruleOf {
 		{"removal-held", heldRemovals},
 		{"issuer-keys", issuerKeys},
 		{"network-gateway", networkGateways},
+	}, findingRules(), []ruleOf{
 		{"consul-denied", consulDenied},
 		{"consul-unreadable", consulUnreadable},
 		{"state-damaged", stateDamaged},
@@ -66,7 +67,7 @@ func rules() []ruleOf {
 		{"credential", unusableCredentials},
 		{"claim-conflict", claimConflicts},
 		{"refused", refusedPeers},
-	}
+	})
 }
 
 // Reasons are the names of all kinds of conditions.

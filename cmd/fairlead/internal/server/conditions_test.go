@@ -79,6 +79,15 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 				{Name: "just-now.example", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, Err: "no such host", Since: now.Add(-time.Second)},
 			}
 		}},
+		"no-destination": {func(p *Proxies, _ *Sources) {
+			p.Findings.List = []MeshFinding{{Reason: "no-destination", Object: "VirtualService shop/web", Origin: "a.yaml:2:1", Text: `sends requests to the host "x.mesh", which does not exist`, Since: now.Add(-time.Minute), Action: "correct it", Proxies: 2}}
+		}, func(p *Proxies, _ *Sources) { p.Findings.More = map[string]int{"no-destination": 3} }},
+		"no-endpoints": {func(p *Proxies, _ *Sources) {
+			p.Findings.List = []MeshFinding{{Reason: "no-endpoints", Object: "VirtualService shop/web", Origin: "a.yaml:2:1", Text: `sends requests to the host "x.mesh", which has no endpoint`, Since: now.Add(-time.Minute), Action: "correct it", Proxies: 1}}
+		}},
+		"gateway-server": {func(p *Proxies, _ *Sources) {
+			p.Findings.List = []MeshFinding{{Reason: "gateway-server", Object: "Gateway shop/edge", Origin: "a.yaml:2:1", Text: `the server "https" on port 443 is left out`, Since: now.Add(-time.Minute), Action: "correct it", Proxies: 1}}
+		}},
 		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
 		"consul-unreadable": {catalog(func(st *consul.Status) { st.Unreadable = []string{"web: not JSON"} })},
 		"state-damaged": {
