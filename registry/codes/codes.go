@@ -22,6 +22,8 @@ const (
 	NotInForce    = "FL0130"
 	NoEffect      = "FL0131"
 	Blank         = "FL0150"
+	LostSelector  = "FL0190"
+	LostCondition = "FL0191"
 )
 
 // Codes of one object, of what becomes of it for Envoys.

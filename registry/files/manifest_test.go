@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	security "istio.io/api/security/v1beta1"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -91,6 +93,37 @@ func TestManifests(t *testing.T) {
 	replace(t, path, vs("prod", "a", "two")+"kind: [\n")
 	r.awaitStatus("unparsable", func(s *Status) bool { return len(s.Kept) == 2 })
 	r.Await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
+}
+
+// TestEmptyValuesOfAPolicy: a policy with an empty value is in force, also in the next version of a
+// file and after a restart; one that selects more by that is named.
+func TestEmptyValuesOfAPolicy(t *testing.T) {
+	t.Parallel()
+	const policy = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: prod}\nspec:\n  selector:\n  mtls: {mode: MODE}\n"
+	path := filepath.Join(treeOf(t, map[string]string{"a.yaml": strings.ReplaceAll(policy, "MODE", "PERMISSIVE")}), "a.yaml")
+	cfg := Config{Roots: []Root{{Path: filepath.Dir(path)}}, StateDir: t.TempDir()}
+	mode := func(r *running, want security.PeerAuthentication_MutualTLS_Mode) {
+		t.Helper()
+		r.awaitStatus("in force", func(s *Status) bool {
+			f := r.Last()
+			return len(s.Kept) == 0 && f != nil && len(f.PeerAuthentications) == 1 && f.PeerAuthentications[0].Spec.GetMtls().GetMode() == want
+		})
+	}
+	r := startReal(t, cfg)
+	mode(r, security.PeerAuthentication_MutualTLS_PERMISSIVE)
+	replace(t, path, strings.ReplaceAll(policy, "MODE", "STRICT"))
+	mode(r, security.PeerAuthentication_MutualTLS_STRICT)
+	if r.hasFault("error") {
+		t.Errorf("faults: %v", r.Status().Faults)
+	}
+	r.Stop()
+	r = startReal(t, cfg)
+	mode(r, security.PeerAuthentication_MutualTLS_STRICT)
+	replace(t, path, strings.NewReplacer("MODE", "STRICT", "selector:", "selector: {matchLabels: {app: }}").Replace(policy))
+	r.awaitStatus("named", func(*Status) bool {
+		return r.hasFault(path + ":5:28: warning [FL0190] PeerAuthentication prod/p spec.selector.matchLabels.app: ")
+	})
+	mode(r, security.PeerAuthentication_MutualTLS_STRICT)
 }
 
 // TestTwoNamespaces: with more than one, objects that name none are in default,

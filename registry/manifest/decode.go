@@ -288,6 +288,7 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	o.Meta = metadata(root, d.opts, r)
 	d.bound(o, r)
 	if known {
+		o.prune(schemas().Lookup(gvk), r)
 		d.spec(o, gvk, r)
 	}
 	if known {

@@ -59,6 +59,11 @@ const (
 	CodeNotInForce Code = codes.NotInForce
 	// CodeNoEffect: the field is valid and has no effect here, by which nothing is lost.
 	CodeNoEffect Code = codes.NoEffect
+	// CodeLostSelector: a label or a condition of a match has no value, and selects nothing.
+	CodeLostSelector Code = codes.LostSelector
+	// CodeLostCondition: a condition of a rule that allows requests, the action of a policy or its
+	// mode has no value.
+	CodeLostCondition Code = codes.LostCondition
 )
 
 // Severity says whether a fault keeps an object out.

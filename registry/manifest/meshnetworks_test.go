@@ -47,7 +47,7 @@ func TestMeshNetworksFaults(t *testing.T) {
 	gws := func(list string) string { return "networks: {a: {gateways: [" + list + "]}}" }
 	for text, want := range map[string]string{
 		"netwroks: {}":                 `networks.yaml:1:1: error [FL0110] MeshNetworks netwroks: there is no field "netwroks" here; did you mean "networks"?`,
-		"networks: {a: null}":          `networks.yaml:1:15: error [FL0111] MeshNetworks networks.a: must be an object, not null`,
+		"networks: {a: 1}":             `networks.yaml:1:15: error [FL0111] MeshNetworks networks.a: must be an object, not integer`,
 		"[]":                           `networks.yaml:1:1: error [FL0111] MeshNetworks: the networks must be an object, not list`,
 		"{}\n---\n{}":                  `networks.yaml:3:1: error [FL0105] MeshNetworks: the networks must be one document`,
 		"meshNetworks: {networks: {}}": `networks.yaml:1:15: error [FL0110] MeshNetworks meshNetworks: the networks are below this field, as in a file for Kubernetes; write them alone into the file, which begins with "networks:"`,

@@ -101,6 +101,12 @@ func isValue(fd protoreflect.FieldDescriptor) bool {
 	return fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Value" && !fd.IsList() && !fd.IsMap()
 }
 
+// isZero reports whether an item of a list or a value of a map is null where there is no schema: for
+// Istio's JSON reader that is an empty text, zero, or an empty message.
+func (f *filler) isZero(md protoreflect.MessageDescriptor, n *tree.Node) bool {
+	return f.skip == nil && n.Kind == tree.Null && (md == nil || md.FullName() != "google.protobuf.Value")
+}
+
 func (f *filler) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, n *tree.Node) {
 	switch {
 	case fd.IsList():
@@ -126,7 +132,7 @@ func (f *filler) list(m protoreflect.Message, fd protoreflect.FieldDescriptor, n
 		f.at.Item(i)
 		v := list.NewElement()
 		switch {
-		case f.skips(): // an empty item keeps the indices right
+		case f.skips(), f.isZero(fd.Message(), item): // an empty item keeps the indices right
 		case fd.Message() != nil:
 			f.message(v.Message(), item)
 		default:
@@ -161,6 +167,10 @@ func (f *filler) pair(out protoreflect.Map, fd protoreflect.FieldDescriptor, ent
 		return
 	}
 	v := out.NewValue()
+	if f.isZero(fd.MapValue().Message(), entry.Value) {
+		out.Set(key, v)
+		return
+	}
 	if fd.MapValue().Message() != nil {
 		f.message(v.Message(), entry.Value)
 	} else if v, ok = f.scalar(fd.MapValue(), entry.Value); !ok {

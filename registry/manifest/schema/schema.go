@@ -26,6 +26,7 @@ type Schema struct {
 	Type                 string             `json:"type,omitempty"`
 	Format               string             `json:"format,omitempty"`
 	Nullable             bool               `json:"nullable,omitempty"`
+	Default              any                `json:"default,omitempty"`
 	Enum                 []any              `json:"enum,omitempty"`
 	Pattern              string             `json:"pattern,omitempty"`
 	Minimum              *float64           `json:"minimum,omitempty"`

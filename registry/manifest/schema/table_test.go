@@ -41,6 +41,44 @@ func TestTableIsFresh(t *testing.T) {
 	}
 }
 
+// TestNoSchemaHasADefault: nobody sets defaults here, so a null whose field has one would be a
+// value of the wrong type.
+func TestNoSchemaHasADefault(t *testing.T) {
+	t.Parallel()
+	set, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nullable := 0
+	seen := map[*Schema]bool{}
+	var look func(s *Schema, path string)
+	look = func(s *Schema, path string) {
+		if s.Default != nil {
+			t.Errorf("%s has the default %v: set it where a null stands in its place (Prune)", path, s.Default)
+		}
+		if s.Nullable {
+			nullable++
+		}
+		if seen[s] {
+			return
+		}
+		seen[s] = true
+		for name, p := range s.Properties {
+			look(p, path+"."+name)
+		}
+		s.children(func(c *Schema) *Schema {
+			look(c, path)
+			return c
+		})
+	}
+	for _, gvk := range set.Kinds() {
+		look(set.Lookup(gvk), gvk.Kind)
+	}
+	if nullable < 50 {
+		t.Errorf("only %d fields are nullable", nullable)
+	}
+}
+
 func apiModule(t *testing.T) (module, dir string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Path}} {{.Version}}\n{{.Dir}}", "istio.io/api").Output()

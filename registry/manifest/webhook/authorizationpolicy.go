@@ -14,15 +14,15 @@ func authorizationPolicy(c cursor, _ Object, p *security.AuthorizationPolicy) {
 	switch {
 	case len(p.Rules) > 0:
 	case custom:
-		c.wrong("action CUSTOM without rules never asks the provider; write rules (one empty rule {} means every request)")
+		c.at("rules").wrong("action CUSTOM without rules never asks the provider; write rules (one empty rule {} means every request)")
 	case p.Action == security.AuthorizationPolicy_DENY:
-		c.wrong("action DENY without rules denies nothing; write rules (one empty rule {} means every request)")
+		c.at("rules").wrong("action DENY without rules denies nothing; write rules (one empty rule {} means every request)")
 	}
 	switch {
 	case !custom && p.GetProvider() != nil:
 		c.at("provider").wrong("a provider decides only with action CUSTOM, not with %s; remove it, or change the action", p.Action)
 	case custom && len(p.Rules) > 0 && p.GetProvider().GetName() == "":
-		c.wrong("action CUSTOM needs a provider; write provider.name as in the mesh's extensionProviders")
+		c.at("provider").wrong("action CUSTOM needs a provider; write provider.name as in the mesh's extensionProviders")
 	}
 	for i, r := range p.Rules {
 		at := c.item("rules", i)
