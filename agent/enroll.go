@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"reflect"
@@ -17,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/ownaddress"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/pki/svid"
 )
@@ -269,25 +269,22 @@ func (a *Agent) address(ctx context.Context, e *enrolled) (netip.Addr, error) {
 	if a.c.Address.IsValid() {
 		return a.c.Address.Unmap(), nil
 	}
-	var last error
-	for _, server := range e.servers {
-		var d net.Dialer
-		// No packet is sent: the kernel chooses a route.
-		conn, err := d.DialContext(ctx, "udp", server)
-		if err != nil {
-			last = err
-			continue
-		}
-		at, err := netip.ParseAddrPort(conn.LocalAddr().String())
-		_ = conn.Close()
-		if err == nil {
-			a.log.InfoContext(ctx, "using the source address of the route to the control plane; set --address to change it", "address", at.Addr().Unmap())
-			return at.Addr().Unmap().WithZone(""), nil
-		}
+	known, knownErr := netip.ParseAddr(e.Address)
+	at, err := ownaddress.Of(ctx, e.servers)
+	switch {
+	case err == nil && at.IsLoopback() && knownErr == nil && !known.IsLoopback():
+		a.log.WarnContext(ctx, "the control plane is at a loopback address only: using the last known address", "address", known)
+		return known, nil
+	case err == nil && at.IsLoopback():
+		a.log.WarnContext(ctx, "the control plane is at a loopback address only, and so is this host's address, which others cannot reach; set --address to change it", "address", at)
+		return at, nil
+	case err == nil:
+		a.log.InfoContext(ctx, "using the source address of the route to the control plane; set --address to change it", "address", at)
+		return at, nil
+	case knownErr == nil:
+		a.log.WarnContext(ctx, "no route to the control plane: using the last known address", "address", known, "err", err)
+		return known, nil
+	default:
+		return netip.Addr{}, fmt.Errorf("finding this host's address failed: set --address: %w", err)
 	}
-	if addr, err := netip.ParseAddr(e.Address); err == nil {
-		a.log.WarnContext(ctx, "no route to the control plane: using the last known address", "address", addr, "err", last)
-		return addr, nil
-	}
-	return netip.Addr{}, fmt.Errorf("finding this host's address failed: set --address: %w", last)
 }

@@ -94,15 +94,17 @@ func (v *verifiedNode) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 			found = w
 		}
 	}
-	switch {
-	case found != nil:
+	if found != nil {
 		return found, nil
-	case others > 0:
-		return nil, fmt.Errorf("%w: address %s is in the mesh, but not with service account %q", errUnknownWorkload, address, v.account)
-	default:
-		return nil, fmt.Errorf("%w: no WorkloadEntry, and no instance of a catalog, has address %s; add one with serviceAccount %q in namespace %q",
-			errUnknownWorkload, address, v.account.Name, v.account.Namespace)
 	}
+	err := fmt.Errorf("%w: no WorkloadEntry, and no instance of a catalog, has address %s; add one with serviceAccount %q in namespace %q",
+		errUnknownWorkload, address, v.account.Name, v.account.Namespace)
+	if others > 0 {
+		err = fmt.Errorf("%w: address %s is in the mesh, but not with service account %q", errUnknownWorkload, address, v.account)
+	}
+	// The host is not told whether the address is another's.
+	return nil, &toldError{err, fmt.Sprintf("%v: no WorkloadEntry, and no instance of a catalog, has address %s with serviceAccount %q in namespace %q",
+		errUnknownWorkload, address, v.account.Name, v.account.Namespace)}
 }
 
 // is reports whether a workload has the claimed identity.

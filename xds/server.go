@@ -148,8 +148,24 @@ func (s *Server) connections() []*conn {
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-// errRefused is what a peer receives that is not admitted.
+// errRefused is what a peer receives that is not admitted, unless it may know why.
 var errRefused = status.Error(codes.PermissionDenied, "not admitted: the control plane's log and proxy-status say why")
+
+// toldError is a reason that a host itself is told, in words that say nothing of others.
+type toldError struct {
+	error
+	told string
+}
+
+func (e *toldError) Unwrap() error { return e.error }
+
+// answerTo is what a peer receives that is not admitted. Only a host that has proven its identity is told why.
+func answerTo(p *Peer, reason error) error {
+	if e, ok := errors.AsType[*toldError](reason); ok && p.Host != "" && !p.Anonymous {
+		return status.Error(codes.PermissionDenied, "not admitted: "+sanitize(e.told, 1024))
+	}
+	return errRefused
+}
 
 // StreamAggregatedResources rejects state-of-the-world xDS.
 func (*Server) StreamAggregatedResources(grpc.BidiStreamingServer[discovery.DiscoveryRequest, discovery.DiscoveryResponse]) error {
@@ -345,11 +361,11 @@ func (s *Server) reject(p Peer, node string, reason error) error {
 				args = append(args, "left_out", omitted)
 			}
 			s.log.Warn("proxy not admitted", args...)
-			return errRefused
+			return answerTo(&p, reason)
 		}
 	}
 	s.log.Debug("proxy not admitted again", args...)
-	return errRefused
+	return answerTo(&p, reason)
 }
 
 // sanitize bounds a peer's text and makes it safe to show.

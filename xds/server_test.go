@@ -167,17 +167,21 @@ func TestRejectedPeers(t *testing.T) {
 	router.Type = bootstrap.TypeRouter
 	none := node("web", "127.0.0.11")
 	none.ServiceAccount = ""
+	const generic = "the control plane's log and proxy-status say why"
 	for name, c := range map[string]struct {
 		peer *Peer
 		node *bootstrap.Node
 		why  string
+		told string // to the peer
 	}{
-		"no-certificate":  {nil, node("web", "127.0.0.11"), "no certificate"},
-		"other-account":   {&Peer{Host: "vm1", Pairs: pair}, node("orders", "127.0.0.12"), "entitled to shop/web"},
-		"other-address":   {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.12"), "not with service account"},
-		"unknown-address": {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.99"), "no WorkloadEntry, and no instance of a catalog, has address 127.0.0.99"},
-		"router":          {&Peer{Host: "vm1", Pairs: pair}, router, "--type router"},
-		"no-pair":         {&Peer{Host: "vm1"}, none, "names no service account"},
+		"no-certificate": {nil, node("web", "127.0.0.11"), "no certificate", generic},
+		"other-account":  {&Peer{Host: "vm1", Pairs: pair}, node("orders", "127.0.0.12"), "entitled to shop/web", generic},
+		// A host does not learn whether an address is another's.
+		"other-address":   {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.12"), "not with service account", `has address 127.0.0.12 with serviceAccount "web" in namespace "shop"`},
+		"unknown-address": {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.99"), "of a catalog, has address 127.0.0.99; add one", `has address 127.0.0.99 with serviceAccount "web" in namespace "shop"`},
+		"anonymous":       {&Peer{Host: "vm1", Anonymous: true, Pairs: pair}, node("web", "127.0.0.99"), "has address 127.0.0.99; add one", generic},
+		"router":          {&Peer{Host: "vm1", Pairs: pair}, router, "--type router", generic},
+		"no-pair":         {&Peer{Host: "vm1"}, none, "names no service account", generic},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,7 +189,7 @@ func TestRejectedPeers(t *testing.T) {
 			r.admission.peer.Store(c.peer)
 			a := r.connect(t, c.node, nil)
 			err := <-a.err
-			if status.Code(err) != codes.PermissionDenied || strings.Contains(err.Error(), c.why) {
+			if status.Code(err) != codes.PermissionDenied || strings.Contains(err.Error(), c.why) || !strings.HasSuffix(err.Error(), c.told) {
 				t.Errorf("the peer gets %v", err)
 			}
 			list := r.server.Refused()

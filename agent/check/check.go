@@ -65,8 +65,11 @@ type Input struct {
 
 // Agent is what a running agent says of itself.
 type Agent struct {
-	// Server is the control plane that is connected, or empty.
-	Server string
+	// Server is the control plane that is connected, or empty. Refusal is what it said last where it did not
+	// let the host in, or empty.
+	Server, Refusal string
+	// Address is the one by which the agent names the host, or the zero value.
+	Address netip.Addr
 	// NotReady says why the workload cannot be reached, and Problems what else needs action.
 	NotReady, Problems []string
 	// Version is the agent's, and Envoy the one of its Envoy; empty if it does not say.

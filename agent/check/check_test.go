@@ -129,7 +129,13 @@ func TestFaults(t *testing.T) {
 		"server's name":      {func(in *check.Input) { in.Servers = []string{"no-such-host.invalid:15012"} }, "server", "no-such-host.invalid", check.Fault},
 		"no server known":    {func(in *check.Input) { stopped(in) }, "server", "names the control plane", check.Unknown},
 		"server up":          {func(in *check.Input) { in.Servers = []string{tlsServer(t)} }, "server", "for TLS", check.OK},
-		"no Envoy":           {func(in *check.Input) { in.Envoy = "/no/envoy" }, "envoy", "cannot be run", check.Fault},
+		"refused": {func(in *check.Input) {
+			in.Ask = says(check.Agent{Refusal: "rejected by the control plane: not admitted: no workload has address 127.0.0.1"})
+		}, "server", "no workload has address 127.0.0.1", check.Fault},
+		"address of the agent": {func(in *check.Input) {
+			in.Ask = says(check.Agent{Server: "10.0.0.1:15012", Address: netip.MustParseAddr("192.0.2.7")})
+		}, "address", "no interface has 192.0.2.7", check.Fault},
+		"no Envoy": {func(in *check.Input) { in.Envoy = "/no/envoy" }, "envoy", "cannot be run", check.Fault},
 		"not as declared": {func(in *check.Input) {
 			in.Capture, in.AskCapture = true, captures(check.Capture{Present: true, Wrong: []string{"expired: new connections go directly"}})
 		}, "capture", "expired", check.Fault},

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/internal/ownaddress"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -85,7 +86,10 @@ func (r *run) disk(context.Context) {
 }
 
 // address checks that the host has the address that others call it by.
-func (r *run) address(context.Context) {
+func (r *run) address(ctx context.Context) {
+	if r.agent.Address.IsValid() {
+		r.Address = r.agent.Address
+	}
 	if !r.Address.IsValid() {
 		return
 	}
@@ -101,6 +105,14 @@ func (r *run) address(context.Context) {
 	if !has {
 		r.add("address", Fault, fmt.Sprintf("no interface has %s", r.Address), "set --address to one that `ip address` shows, and the address of the WorkloadEntry to the same")
 		return
+	}
+	if r.Address.IsLoopback() {
+		// It may be meant, where all hosts are one machine. Then the servers are at loopback addresses, too.
+		if other, err := ownaddress.Of(ctx, r.serverList()); err == nil && !other.IsLoopback() {
+			r.add("address", Fault, fmt.Sprintf("%s is a loopback address, which other hosts do not reach", r.Address),
+				fmt.Sprintf("restart the agent, or set --address to %s, the address of the route to the control plane", other))
+			return
+		}
 	}
 	r.add("address", OK, r.Address.String(), "")
 }

@@ -73,16 +73,22 @@ func (r *run) token() {
 	}
 }
 
+// serverList are the servers of the control plane, or none.
+func (r *run) serverList() []string {
+	if t, err := svid.ParseJoinToken(r.Token); err == nil && len(r.Servers) == 0 {
+		return t.Servers
+	}
+	return r.Servers
+}
+
 // servers connects to each server of the control plane.
 func (r *run) servers(ctx context.Context) {
-	list := r.Servers
-	if len(list) == 0 {
-		if t, err := svid.ParseJoinToken(r.Token); err == nil {
-			list = t.Servers
-		}
-	}
+	list := r.serverList()
 	if r.agent.Server != "" {
 		r.add("server", OK, "the agent is connected to "+r.agent.Server, "")
+	}
+	if r.agent.Server == "" && r.agent.Refusal != "" {
+		r.add("server", Fault, r.agent.Refusal, "correct what it says: --address of the agent, or address and serviceAccount in the mesh; `fairlead proxy-status` on the server names this host")
 	}
 	if len(list) == 0 && r.agent.Server == "" {
 		r.add("server", Unknown, "neither --server nor a join token names the control plane", "run this command with the agent's settings (--settings)")

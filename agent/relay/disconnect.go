@@ -49,7 +49,7 @@ func (r *Relay) reportDisconnect(ctx context.Context, server string, err error, 
 				"server", server, "err", why)
 		}
 		c.upstream = nil
-		c.upstreamStatus.Server, c.upstreamStatus.LastError = "", why
+		c.upstreamStatus.Server, c.upstreamStatus.LastError, c.upstreamStatus.Rejected = "", why, isRejection(err)
 	})
 }
 
@@ -97,7 +97,7 @@ func explain(err error) string {
 	words := safetext.Sanitize(err.Error(), maxReason)
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return "rejected by the control plane (its log has the reason): " + words
+		return "rejected by the control plane: " + safetext.Sanitize(status.Convert(err).Message(), maxReason)
 	case codes.ResourceExhausted:
 		if hint := retryDelay(err); hint > 0 {
 			return fmt.Sprintf("control plane is at a limit, retrying in about %s: %s", hint.Round(100*time.Millisecond), words)

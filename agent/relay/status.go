@@ -60,6 +60,8 @@ type UpstreamStatus struct {
 	Since time.Time `json:"since"`
 	// LastError is why the last connection or attempt ended, or empty.
 	LastError string `json:"last_error,omitempty"`
+	// Rejected says that the control plane was reached, and did not let this host in.
+	Rejected bool `json:"rejected,omitempty"`
 }
 
 // TypeStatus counts resources of a type.

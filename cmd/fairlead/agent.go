@@ -181,7 +181,7 @@ func agentRoutes(a *agent.Agent, page http.Handler) map[string]http.Handler {
 		"GET /v1/status":        admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
 		"GET /v1/problems": admin.JSON(func(ctx context.Context, _ *http.Request, _ struct{}) (agentProblems, error) {
 			st := a.Status()
-			return agentProblems{Server: connectedServer(st), NotReady: a.NotReady(ctx), Remarks: a.Remarks(), Version: version, Envoy: st.EnvoyVersion}, nil
+			return agentProblems{Server: connectedServer(st), Refusal: refusalOf(st), Address: addressOf(st), NotReady: a.NotReady(ctx), Remarks: a.Remarks(), Version: version, Envoy: st.EnvoyVersion}, nil
 		}),
 		"GET /v1/config_dump": envoySays(a.ConfigDump),
 		"GET /v1/clusters":    envoySays(a.EnvoyClusters),

@@ -29,6 +29,8 @@ import (
 // agentProblems is what a running agent knows to be wrong.
 type agentProblems struct {
 	Server   string   `json:"server"`
+	Refusal  string   `json:"refusal,omitempty"`
+	Address  string   `json:"address,omitempty"`
 	NotReady []string `json:"not_ready"`
 	Remarks  []string `json:"remarks"`
 	Version  string   `json:"version"`
@@ -41,6 +43,22 @@ func connectedServer(s agent.Status) string {
 		return ""
 	}
 	return s.Relay.Upstream.Server
+}
+
+// refusalOf is what the control plane said last that does not let the host in, or empty.
+func refusalOf(s agent.Status) string {
+	if s.Relay == nil || s.Relay.Upstream.Server != "" || !s.Relay.Upstream.Rejected {
+		return ""
+	}
+	return s.Relay.Upstream.LastError
+}
+
+// addressOf is the address in the node id, TYPE~ADDRESS~NAME~DOMAIN, of an agent, or empty.
+func addressOf(s agent.Status) string {
+	if parts := strings.Split(s.Node, "~"); len(parts) == 4 {
+		return parts[1]
+	}
+	return ""
 }
 
 func newAgentCheck() *cobra.Command {
@@ -116,7 +134,8 @@ func (f *agentFlags) checkInput() (check.Input, error) {
 		defer cancel()
 		var p agentProblems
 		err := client.Do(ctx, http.MethodGet, "/v1/problems", nil, &p)
-		return check.Agent{Server: p.Server, NotReady: p.NotReady, Problems: p.Remarks, Version: p.Version, Envoy: p.Envoy}, err
+		address, _ := netip.ParseAddr(p.Address) // none of an older agent
+		return check.Agent{Server: p.Server, Refusal: p.Refusal, Address: address, NotReady: p.NotReady, Problems: p.Remarks, Version: p.Version, Envoy: p.Envoy}, err
 	}
 	return in, nil
 }

@@ -76,7 +76,7 @@ func Rooms() map[string]Room {
 		"pki/timecheck":           {"the server's clock against hosts' clocks, the kernel's and the saved time", []string{"pki/durable", "internal/peeraddr", "internal/wallclock"}},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
 
-		"agent":                {"what runs beside an application", []string{"agent/capture/beat", "agent/credential", "agent/dns", "agent/peercred", "agent/logrotate", "agent/metrics", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/envoymask", "internal/wallclock"}},
+		"agent":                {"what runs beside an application", []string{"agent/capture/beat", "agent/credential", "agent/dns", "agent/peercred", "agent/logrotate", "agent/metrics", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/envoymask", "internal/ownaddress", "internal/wallclock"}},
 		"agent/dns":            {"answers DNS queries: names of the mesh, and all others by asking the nameservers of the host", []string{"xds/bootstrap", "xds/stream"}},
 		"agent/proxy":          {"Envoy as a process: start, adopt, drain, quit, kill", []string{"internal/portholder", "pki/durable"}},
 		"agent/relay":          {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/ecds", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
@@ -88,7 +88,7 @@ func Rooms() map[string]Room {
 		"agent/capture/beat":   {"the socket on which agents report to the capture service", []string{"agent/peercred", "internal/loglimit"}},
 		"agent/capture/keeper": {"the capture service: keeps the table, and its routes", []string{"agent/capture", "agent/capture/beat", "internal/loglimit", "pki/durable"}},
 		"agent/logrotate":      {"bounds what Envoy writes to log files", nil},
-		"agent/check":          {"what is wrong on a host, and what to do", []string{"agent/proxy", "pki/svid"}},
+		"agent/check":          {"what is wrong on a host, and what to do", []string{"agent/proxy", "internal/ownaddress", "pki/svid"}},
 		"agent/health":         {"probes of the application", nil},
 
 		"bench":                         {"the figures people meet, each beside its budget", nil},
@@ -136,6 +136,7 @@ func Rooms() map[string]Room {
 		"internal/hosttest":      {"whole meshes in tests whose hosts are network namespaces", []string{"internal/envoytest", "internal/meshtest", "internal/nethost"}},
 		"internal/nethost":       {"hosts in tests: network namespaces with links, users and servers", []string{"internal/envoytest"}},
 		"internal/portholder":    {"names the process that listens at an address", []string{"internal/safetext"}},
+		"internal/ownaddress":    {"the address by which other hosts reach this one", nil},
 		"internal/localaddr":     {"addresses and names that lead each host to itself, or to a cloud's metadata server", nil},
 		"internal/peeraddr":      {"what counts as one address where peers are counted by it", nil},
 		"internal/safetext":      {"text from peers, made safe for a log and a terminal", nil},
