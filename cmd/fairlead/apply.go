@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -42,6 +43,9 @@ Warnings are reported, but do not prevent this.
 FILE is a file; a directory, whose *.yaml and *.yml are written to the same paths below DIR; or - for
 standard input, which replaces the file that has its objects, or gets a file named after its first
 object. If all objects of a file in DIR are in files of other names now, that file is removed.
+
+A Gateway that is new gets a creationTimestamp, if all other Gateways in DIR have one, and keeps it: it
+takes nothing from those that serve.
 
 With --consul-address, and the other flags of the server for Consul, the check includes the catalog of
 Consul.
@@ -87,6 +91,9 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	}
 	set, err := readSet(cmd, root.Path, opts, args)
 	if err != nil {
+		return err
+	}
+	if err := set.dateGateways(cmd.OutOrStdout(), wallclock.Now()); err != nil {
 		return err
 	}
 	changes, ok, err := checkApply(cmd, f, root, set)
@@ -213,10 +220,16 @@ func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySe
 		}
 		after.add(set.opts, binding, name, content)
 	}
-	ok, err := checkChange(cmd.OutOrStdout(), before, after, changeCheck{settings: settings, mine: func(file string) bool {
-		_, mine := set.contents[file]
-		return mine
-	}})
+	ok, err := checkChange(cmd.OutOrStdout(), before, after, changeCheck{
+		settings: settings,
+		mine: func(file string) bool {
+			_, mine := set.contents[file]
+			return mine
+		},
+		line: func(file string, line int) int {
+			return manifest.AuthorLine(set.authors[file], set.contents[file], line)
+		},
+	})
 	return set.objectChanges(before, after), ok, err
 }
 
@@ -225,6 +238,8 @@ type changeCheck struct {
 	settings *mesh.MeshConfig
 	// mine reports whether a file is part of the change.
 	mine func(file string) bool
+	// line is the line of a file of the change as its author has it.
+	line func(file string, line int) int
 }
 
 // checkChange reports faults of a change, and faults elsewhere because of it, and whether the
@@ -241,6 +256,9 @@ func checkChange(w io.Writer, before, after *tree, j changeCheck) (bool, error) 
 		}
 		if x.Severity == string(manifest.Error) {
 			ok = false
+		}
+		if j.mine(x.File) {
+			x.Line = j.line(x.File, x.Line)
 		}
 		if _, err := fmt.Fprintln(w, x); err != nil {
 			return false, err

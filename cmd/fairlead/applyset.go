@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +24,8 @@ type applySet struct {
 	// contents are the new files by the path that each will have, in the order of targets.
 	contents map[string][]byte
 	targets  []string
+	// authors are contents as they were given.
+	authors map[string][]byte
 	// renamed are existing files whose objects are all in a new file: they are removed. The value
 	// is the new file.
 	renamed map[string]string
@@ -186,6 +190,25 @@ func (s *applySet) findRenamed() {
 			s.renamed[path] = to
 		}
 	}
+}
+
+// dateGateways writes the dates of Gateways into the new files.
+func (s *applySet) dateGateways(w io.Writer, now time.Time) error {
+	dates := newGatewayDates(s.opts)
+	for _, path := range s.existing {
+		content, err := readManifest(path, false)
+		if err != nil {
+			if _, replaced := s.contents[path]; replaced {
+				continue
+			}
+			return err
+		}
+		dates.have(content)
+	}
+	s.authors = maps.Clone(s.contents)
+	dates.write(s.contents, now)
+	dates.report(w)
+	return nil
 }
 
 // objectChange is what became of one object.

@@ -55,8 +55,10 @@ func diff(cmd *cobra.Command, f configFlags, dir string) error {
 	for _, rel := range kv.Rels(local, st.Values) {
 		content, here := local[rel]
 		old, there := st.Values[rel]
-		if here && there && bytes.Equal(content, old.Content) {
-			continue
+		if here && there {
+			if content = manifest.AsStored(t.opts, content, old.Content); bytes.Equal(content, old.Content) {
+				continue
+			}
 		}
 		differs = true
 		c := compared{

@@ -66,7 +66,7 @@ func pull(cmd *cobra.Command, f pullFlags, dir string) error {
 		}
 		_, _ = fmt.Fprintf(w, "there is no *.yaml or *.yml below %s in Consul\n", t.store.Prefix()+"/")
 	}
-	f.pull.Dir = dir
+	f.pull.Dir, f.pull.Options = dir, t.opts
 	list, same, err := f.pull.Run(t.store, st)
 	if err != nil {
 		return fmt.Errorf("pulling into %q: %w", dir, err)

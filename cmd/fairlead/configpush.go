@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -40,6 +42,8 @@ Each key is written only if it has not changed since it was read (check-and-set)
 512 KiB are written in one transaction: all of them or none. A larger push takes several
 transactions, in an order that keeps the mesh valid: services and workloads, then policies and
 destination rules, then routes, then deletions.
+
+A Gateway that is new gets a creationTimestamp in its key, if all others have one, and keeps it.
 
 A key without a file in DIR stays, unless --prune is set. If DIR was pulled before, a key that
 somebody else has changed since then is not overwritten, unless --force is set.
@@ -98,7 +102,11 @@ func push(cmd *cobra.Command, f *pushFlags, dir string) error {
 		return refuse(cmd, "%q has no *.yaml or *.yml in it, and --prune would delete all that there is, %s: if that is meant, add --allow-empty",
 			dir, count(len(st.Values), "key"))
 	}
-	ok, err := checkPush(cmd, t, f, pushed{dir: dir, local: local, st: st})
+	authors := maps.Clone(local)
+	if err := dateLocal(cmd, t, f, local, st); err != nil {
+		return err
+	}
+	ok, err := checkPush(cmd, t, f, pushed{dir: dir, local: local, authors: authors, st: st})
 	if err != nil {
 		return err
 	}
@@ -112,7 +120,7 @@ func push(cmd *cobra.Command, f *pushFlags, dir string) error {
 		}
 		return refuse(cmd, "refused: nothing was written. See `fairlead config diff`; pull what is there, or overwrite it with --force")
 	}
-	return writePlan(cmd, t, f, pushed{dir: dir, local: local, st: st, plan: plan, record: record})
+	return writePlan(cmd, t, f, pushed{dir: dir, local: local, authors: authors, st: st, plan: plan, record: record})
 }
 
 // refuse prints why nothing was done, and returns the error for that exit code.
@@ -123,11 +131,12 @@ func refuse(cmd *cobra.Command, format string, args ...any) error {
 
 // pushed is the input of a push.
 type pushed struct {
-	dir    string
-	local  map[string][]byte
-	st     *kv.State
-	plan   *kv.Plan
-	record *kv.Record // or nil
+	dir string
+	// local is what is to be in the keys, authors are the files that it was made of.
+	local, authors map[string][]byte
+	st             *kv.State
+	plan           *kv.Plan
+	record         *kv.Record // or nil
 }
 
 // checkPush checks the mesh as it would be. Faults of keys that stay as they are do not
@@ -165,7 +174,7 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 		return false, err
 	}
 	after := before.clone()
-	mine := map[string]bool{}
+	mine := map[string]string{}
 	for _, rel := range kv.Rels(p.local, p.st.Values) {
 		old, there := p.st.Values[rel]
 		if there {
@@ -175,13 +184,39 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 		switch {
 		case is:
 			name := filepath.Join(p.dir, filepath.FromSlash(rel))
-			mine[name] = true
+			mine[name] = rel
 			after.add(keyOptions(t.opts, old), binding, name, content)
 		case there && !f.prune:
 			after.add(keyOptions(t.opts, old), binding, t.path(rel), old.Content)
 		}
 	}
-	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{settings, func(file string) bool { return mine[file] }})
+	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{
+		settings: settings,
+		mine:     func(file string) bool { return mine[file] != "" },
+		line: func(file string, line int) int {
+			return manifest.AuthorLine(p.authors[mine[file]], p.local[mine[file]], line)
+		},
+	})
+}
+
+// dateLocal writes the dates of Gateways into what is to be pushed.
+func dateLocal(cmd *cobra.Command, t *target, f *pushFlags, local map[string][]byte, st *kv.State) error {
+	dates := newGatewayDates(t.opts)
+	others, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
+	if err != nil {
+		return fmt.Errorf("--config-dir: %w", err)
+	}
+	for _, o := range others.objects() {
+		if o.Meta.Kind == mesh.KindGateway {
+			dates.stored[o.Meta.Key] = o.Meta.Created
+		}
+	}
+	for _, v := range st.Values {
+		dates.have(v.Content)
+	}
+	dates.write(local, wallclock.Now())
+	dates.report(cmd.OutOrStdout())
+	return nil
 }
 
 // keyOptions are the options for the text of a key, with its age. A key that is not there yet is younger than all
@@ -246,7 +281,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 			return map[kv.Op]string{kv.Create: "created", kv.Update: "updated", kv.Delete: "deleted"}[op]
 		})
 		for _, c := range changes {
-			note(p.record, c.Rel, c.New)
+			note(p, c.Rel, c.New)
 		}
 	}
 	noteAll(p)
@@ -354,16 +389,18 @@ func printLeft(w io.Writer, t *target, p pushed) {
 	}
 }
 
-func note(r *kv.Record, rel string, content []byte) {
-	if r != nil {
-		r.Note(rel, content)
+// note records a value that is equal now, and the file that it was made of.
+func note(p pushed, rel string, content []byte) {
+	if p.record != nil {
+		p.record.Note(rel, content)
+		p.record.NoteFile(rel, p.authors[rel])
 	}
 }
 
 // noteAll records all values that are equal now.
 func noteAll(p pushed) {
 	for rel, content := range p.local {
-		note(p.record, rel, content)
+		note(p, rel, content)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path"
 	"slices"
+
+	"github.com/fairlead/fairlead/registry/manifest"
 )
 
 // Pull says what a pull does with a directory.
@@ -21,6 +23,8 @@ type Pull struct {
 	Prune bool
 	// DryRun writes nothing.
 	DryRun bool
+	// Options say how the texts are read.
+	Options manifest.Options
 }
 
 // Pulled is what became of one file.
@@ -63,9 +67,10 @@ func (p Pull) Run(s *Store, st *State) (list []Pulled, same int, err error) {
 		record = &Record{Prefix: s.prefix, Hashes: map[string]string{}}
 	}
 	for _, rel := range slices.Sorted(maps.Keys(st.Values)) {
-		op, err := p.pull(root, record, rel, st.Values[rel].Content)
+		op, local, err := p.pull(root, record, rel, st.Values[rel].Content)
 		if err == nil {
 			record.Note(rel, nonNil(st.Values[rel].Content))
+			record.NoteFile(rel, local)
 		}
 		if op == "" && err == nil {
 			same++
@@ -95,34 +100,35 @@ func nonNil(b []byte) []byte {
 	return b
 }
 
-// pull makes one file what its key is; op is empty where it is so already.
-func (p Pull) pull(root *os.Root, record *Record, rel string, content []byte) (op Op, err error) {
+// pull makes one file what its key is; op is empty where it is so already, but for what a push wrote into the key
+// only. Then it returns the file.
+func (p Pull) pull(root *os.Root, record *Record, rel string, content []byte) (op Op, same []byte, err error) {
 	if err := CheckRel(rel); err != nil {
-		return Create, fmt.Errorf("the key cannot be a file: %w; give it another name", err)
+		return Create, nil, fmt.Errorf("the key cannot be a file: %w; give it another name", err)
 	}
 	local, err := readFile(root, rel)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		op = Create
 	case err != nil:
-		return Update, err
-	case bytes.Equal(local, content):
-		return "", nil
+		return Update, nil, err
+	case bytes.Equal(manifest.AsStored(p.Options, local, content), content):
+		return "", local, nil
 	default:
 		op = Update
-		if !p.Force && !record.Has(rel, local) {
-			return op, fmt.Errorf("%w; see `fairlead config diff`, and keep one of them: push the file, or pull with --force", errEdited)
+		if !p.Force && !record.HasFile(rel, local) {
+			return op, nil, fmt.Errorf("%w; see `fairlead config diff`, and keep one of them: push the file, or pull with --force", errEdited)
 		}
 	}
 	if p.DryRun {
-		return op, nil
+		return op, nil, nil
 	}
 	if dir := path.Dir(rel); dir != "." {
 		if err := root.MkdirAll(dir, 0o755); err != nil {
-			return op, err
+			return op, nil, err
 		}
 	}
-	return op, writeFile(root, rel, content)
+	return op, nil, writeFile(root, rel, content)
 }
 
 // gone deals with a file whose key is gone; reported says that there is something to
@@ -142,7 +148,7 @@ func (p Pull) gone(root *os.Root, record *Record, rel string) (x Pulled, reporte
 		x.Err = err
 	case !p.Prune:
 		x.Op = Keep
-	case !p.Force && !record.Has(rel, local):
+	case !p.Force && !record.HasFile(rel, local):
 		x.Err = errors.New("its key is gone from Consul, but it was edited here: push it, or pull with --prune --force")
 	case p.DryRun:
 	default:

@@ -21,6 +21,9 @@ type Record struct {
 	Prefix string `json:"prefix"`
 	// Hashes are the SHA-256 of contents, by the part of the key below the prefix.
 	Hashes map[string]string `json:"sha256"`
+	// Files are the SHA-256 of files that differ from their key in what push writes besides what their
+	// author wrote; see [manifest.AsStored].
+	Files map[string]string `json:"files_sha256,omitempty"`
 }
 
 func hashOf(content []byte) string {
@@ -68,8 +71,25 @@ func (r *Record) Has(rel string, content []byte) bool {
 	return r != nil && content != nil && r.Hashes[rel] == hashOf(content)
 }
 
+// HasFile reports whether a file is as it was when the directory and Consul last agreed.
+func (r *Record) HasFile(rel string, content []byte) bool {
+	return r.Has(rel, content) || r != nil && content != nil && r.Files[rel] == hashOf(content)
+}
+
+// NoteFile remembers the file that was pushed, after Note of what was written into its key.
+func (r *Record) NoteFile(rel string, content []byte) {
+	if content == nil || r.Has(rel, content) {
+		return
+	}
+	if r.Files == nil {
+		r.Files = map[string]string{}
+	}
+	r.Files[rel] = hashOf(content)
+}
+
 // Note remembers that they agree on a content; nil means that neither has the key.
 func (r *Record) Note(rel string, content []byte) {
+	delete(r.Files, rel)
 	if content == nil {
 		delete(r.Hashes, rel)
 		return
