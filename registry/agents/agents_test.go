@@ -210,6 +210,39 @@ func TestUnhealthyStaysOutWhenLost(t *testing.T) {
 	})
 }
 
+// TestEnvoyThatIsBackEndsItsAbsence: a workload that was out because its Envoy did not run is in again
+// when the next stream says that it is live. What its probe said stays until it says something else.
+func TestEnvoyThatIsBackEndsItsAbsence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, state := range []string{"live", "rejecting"} {
+			h := run(t, Config{})
+			h.open(1, 1)
+			h.ReportEnvoy(1, "absent")
+			h.StreamClosed(1)
+			h.open(2, 1)
+			h.after(0)
+			h.want("back without a word", "1-left")
+			h.ReportEnvoy(2, "starting")
+			h.after(0)
+			h.want("its Envoy starts", "1-left")
+			h.ReportEnvoy(2, state)
+			h.after(0)
+			h.want("its Envoy is "+state, "")
+			h.say(2, mesh.Unhealthy)
+			h.ReportEnvoy(2, "absent")
+			h.StreamClosed(2)
+			h.open(3, 1)
+			h.ReportEnvoy(3, state)
+			h.after(0)
+			h.want("its application was not well either", "1-left")
+			h.say(3, mesh.Healthy)
+			h.after(0)
+			h.want("its application is well", "1+")
+		}
+	})
+}
+
 // TestSilenceOfAnyNumberIsNoVerdict: whatever number of agents of whatever number is lost at
 // once, their workloads are silent, and only a report, or a person, takes one out.
 func TestSilenceOfAnyNumberIsNoVerdict(t *testing.T) {

@@ -158,7 +158,7 @@ func (s *Source) grant(c mesh.Claim, now time.Time) (l *lease, notify []func(), 
 	if l = s.leaseOf(id{placementOf(c), c.Workload}); l == nil {
 		return nil, notify, nil
 	}
-	l.left = l.left || left
+	l.left, l.leftDown = l.left || left, l.leftDown && !left
 	if l.host == c.Host && l.binding == c.Binding {
 		mine.since = l.since
 		if len(l.streams) > 0 && s.proven(l.claim) > s.proven(mine) {
@@ -262,7 +262,7 @@ func (s *Source) evict(l *lease, reason string) (notify []func()) {
 		}
 	}
 	l.streams, l.claim = nil, claim{}
-	l.lost, l.silent, l.removed, l.left, l.confirmBy = time.Time{}, false, false, false, time.Time{}
+	l.lost, l.silent, l.removed, l.left, l.leftDown, l.confirmBy = time.Time{}, false, false, false, false, time.Time{}
 	l.awaited, s.claimsChanged = true, true // nothing is known of the workload
 	return notify
 }

@@ -84,6 +84,9 @@ type lease struct {
 	// reports; or zero.
 	left      bool
 	confirmBy time.Time
+	// leftDown says that this report was unhealthy only because Envoy was not running. One that is
+	// live is the end of that, also on the next stream.
+	leftDown bool
 	// awaited means that no host has been connected since the server started, or since the
 	// claim changed: the health is unknown, until Source.settleAt.
 	awaited bool
@@ -177,14 +180,14 @@ func (l *lease) reportEnvoy(a *attached, state string) {
 		// One that is starting and was gone has no listeners yet; one that an agent
 		// has just taken over serves as before.
 	}
-	if a.down != was {
+	if a.down != was || l.leftDown && (state == "live" || state == "rejecting") {
 		l.spoke(a)
 	}
 }
 
 func (l *lease) spoke(a *attached) {
 	a.spoken = true
-	l.left, l.confirmBy = false, time.Time{}
+	l.left, l.leftDown, l.confirmBy = false, false, time.Time{}
 }
 
 // health is the health of the workload by one stream: a workload whose Envoy is gone is
@@ -206,18 +209,32 @@ func (l *lease) said() (mesh.Health, string) {
 	return mesh.HealthUnknown, ""
 }
 
+// probed is what the probe says by the newest stream that has reported.
+func (l *lease) probed() mesh.Health {
+	for _, a := range slices.Backward(l.streams) {
+		if a.spoken {
+			return a.probe
+		}
+	}
+	return mesh.HealthUnknown
+}
+
 // closed records the end of a stream.
 func (l *lease) closed(stream uint64, now time.Time) {
 	at := l.at(stream)
 	if at < 0 {
 		return
 	}
-	health, _ := l.said()
+	health, reason := l.said()
+	probe := l.probed()
 	l.streams = slices.Delete(l.streams, at, at+1)
 	if len(l.streams) > 0 {
 		return
 	}
 	l.lost, l.confirmBy = now, time.Time{}
+	if health == mesh.Unhealthy {
+		l.leftDown = reason == downReason && probe != mesh.Unhealthy
+	}
 	l.left = l.left || health == mesh.Unhealthy
 }
 
