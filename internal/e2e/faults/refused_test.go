@@ -219,3 +219,61 @@ func TestListenerIsNotServedWithoutControlPlane(t *testing.T) {
 		})
 	}
 }
+
+const edge = `apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: edge, namespace: shop}
+spec: {address: 127.0.0.15, labels: {app: edge}, serviceAccount: edge}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {app: edge}
+  servers: [{port: {number: 8080, name: http, protocol: HTTP}, bind: 127.0.0.15, hosts: ["*"]}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: edge, namespace: shop}
+spec:
+  hosts: ["*"]
+  gateways: [edge]
+  http: [{route: [{destination: {host: orders.shop.internal}}]}]
+`
+
+// TestPortOfAGatewayIsHeld: the same at a gateway, which has no inbound listener of a workload: it is
+// named, and its port is served again by itself.
+func TestPortOfAGatewayIsHeld(t *testing.T) {
+	s := newShop(t)
+	s.evenly()
+	s.Write("edge.yaml", edge)
+	s.start()
+	host := meshtest.Host{Name: "edge", Workload: "shop/edge", Address: 15, Agent: []string{"--drain-time", "1s"}}
+	s.agents["edge"] = s.StartAgent(host, s.Token("--host", "edge", "--workload", host.Workload, "--type", "router"))
+	url := "http://" + net.JoinHostPort(s.Address(15), "8080") + "/"
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		_, err := s.client.Get(t.Context(), url)
+		return err
+	})
+	load := s.client.StartLoad(t, url, 100)
+	load.Wait(t, 200)
+	began := time.Now()
+	var held net.Listener
+	s.restartEnvoy("edge", func() { held = s.hold(net.JoinHostPort(s.Address(15), "8080")) })
+	s.unwell("rejected", "cannot bind '"+s.Address(15)+":8080': Address already in use")
+	t.Logf("known after %s", time.Since(began))
+	if ready, err := s.Admin("edge", "/readyz"); err != nil || !strings.Contains(ready, "Address already in use") || !strings.Contains(ready, "ss -ltnp") {
+		t.Errorf("/readyz of the agent: %v %s", err, ready)
+	}
+	check(t, held.Close())
+	ended := time.Now()
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		_, err := s.client.Get(t.Context(), url)
+		return err
+	})
+	t.Logf("served again after %s", time.Since(ended))
+	load.Wait(t, 200)
+	r := load.Stop()
+	t.Logf("%d of %d requests failed, the last %s after the port was free", r.Failed, r.Good+r.Failed, r.LastFailure.Sub(ended))
+	s.unwell("", "")
+}
