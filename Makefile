@@ -91,9 +91,9 @@ bench-consul: fleet tools ## measure bench/CONSUL.md anew: a real Consul with 10
 	bin/fleet table -catalog -consul $(CONSUL) $(BENCH)
 
 .PHONY: compat
-compat: build tools ## compare with the answers of real Istio; CASES is a folder of them
+compat: build tools ## compare with the answers of real Istio; CASES is a folder of them, ONLY=validation,reports some parts
 	@test -d "$(CASES)" || { echo "make compat CASES=DIR: the folder with validation/ and routes/"; exit 2; }
-	$(PYTHON) tools/compat.py --cases "$(CASES)" --fairlead bin/fairlead --envoy $(ENVOY)
+	$(PYTHON) tools/compat.py --cases "$(CASES)" --fairlead bin/fairlead --envoy $(ENVOY) $(if $(ONLY),--only '$(ONLY)')
 
 .PHONY: istiod-record
 istiod-record: ## record anew what real istiod makes of the golden meshes; needs the network, minutes the first time

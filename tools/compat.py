@@ -5,7 +5,8 @@
 
 DIR has validation/ (is this document accepted?), routes/ (where does this request go?), authz/ (is this request
 allowed?) and gateways/ (where does a gateway send this request or connection?), each with a runner of its own under
-tools/, which this script feeds. Exit code 1 where an answer differs.
+tools/, which this script feeds, and reports/ (what would have helped the author of this bug report?), for which
+reports.py beside this script has the commands and answers. Exit code 1 where an answer differs.
 """
 import argparse
 import glob
@@ -14,6 +15,8 @@ import os
 import subprocess
 import sys
 import tempfile
+
+import reports
 
 
 def run(argv):
@@ -60,27 +63,59 @@ def inline(dump):
     return json.dumps(d)
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for x in ('--cases', '--fairlead', '--envoy'):
-        p.add_argument(x, required=True)
-    a = p.parse_args()
-    ok = run([sys.executable, os.path.join(a.cases, 'validation/tools/score.py'), '--cases', os.path.join(a.cases, 'validation/cases.jsonl'),
-              '--cmd', os.path.abspath(a.fairlead) + ' validate {file}'])
+def validation(a):
+    return run([sys.executable, os.path.join(a.cases, 'validation/tools/score.py'), '--cases', os.path.join(a.cases, 'validation/cases.jsonl'),
+                '--cmd', os.path.abspath(a.fairlead) + ' validate {file}'])
+
+
+def routes(a):
     with tempfile.TemporaryDirectory() as tmp:
         for case in sorted(glob.glob(os.path.join(a.cases, 'routes/cases/*'))):
             render(a.fairlead, case, os.path.join(tmp, os.path.basename(case) + '.json'), ['mesh.yaml'])
-        ok = run([sys.executable, os.path.join(a.cases, 'routes/tools/run.py'), '--all', '-q', '--rc-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
+        return run([sys.executable, os.path.join(a.cases, 'routes/tools/run.py'), '--all', '-q', '--rc-dir', tmp, '--envoy', os.path.abspath(a.envoy)])
+
+
+def authz(a):
     with tempfile.TemporaryDirectory() as tmp:
         for case in sorted(glob.glob(os.path.join(a.cases, 'authz/cases/*'))):
             # With capture there are inbound listeners without a Sidecar.
             render(a.fairlead, case, os.path.join(tmp, os.path.basename(case) + '.json'), ['workload.yaml', 'policy.yaml'], '--interception', 'REDIRECT')
-        ok = run([sys.executable, os.path.join(a.cases, 'authz/tools/run.py'), '--all', '-q', '--filters-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
+        return run([sys.executable, os.path.join(a.cases, 'authz/tools/run.py'), '--all', '-q', '--filters-dir', tmp, '--envoy', os.path.abspath(a.envoy)])
+
+
+def gateways(a):
     with tempfile.TemporaryDirectory() as tmp:
         tools = os.path.join(a.cases, 'gateways/tools')
-        ok = run([sys.executable, os.path.join(tools, 'from_render.py'), '--run', os.path.abspath(a.fairlead), '--out-dir', tmp]) and ok
-        ok = run([sys.executable, os.path.join(tools, 'run.py'), '--all', '-q', '--rc-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
-    sys.exit(0 if ok else 1)
+        ok = run([sys.executable, os.path.join(tools, 'from_render.py'), '--run', os.path.abspath(a.fairlead), '--out-dir', tmp])
+        return run([sys.executable, os.path.join(tools, 'run.py'), '--all', '-q', '--rc-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
+
+
+def bug_reports(a):
+    return reports.run(os.path.join(a.cases, 'reports'), os.path.abspath(a.fairlead))
+
+
+PARTS = {'validation': validation, 'routes': routes, 'authz': authz, 'gateways': gateways, 'reports': bug_reports}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for x in ('--cases', '--fairlead', '--envoy'):
+        p.add_argument(x, required=True)
+    p.add_argument('--only', default='', help='parts to run, such as validation,reports; empty means all')
+    a = p.parse_args()
+    names = a.only.split(',') if a.only else list(PARTS)
+    unknown = [n for n in names if n not in PARTS]
+    if unknown:
+        p.error('there is no part %s; choose from %s' % (', '.join(unknown), ', '.join(PARTS)))
+    failed = [n for n in names if os.path.isdir(os.path.join(a.cases, n)) and not PARTS[n](a)]
+    missing = [n for n in names if not os.path.isdir(os.path.join(a.cases, n))]
+    if missing:
+        print('not there: ' + ', '.join(missing))
+    if not a.only and 'reports' in missing:
+        missing.remove('reports')  # a larger collection of cases may come without them
+    if failed:
+        print('answers differ in: ' + ', '.join(failed))
+    sys.exit(1 if failed or missing else 0)
 
 
 main()

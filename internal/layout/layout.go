@@ -124,6 +124,7 @@ func Rooms() map[string]Room {
 		"internal/smallmesh":     {"small meshes by hand, for tests", []string{"registry/mesh"}},
 		"internal/parallel":      {"more tests at a time than cores, where tests wait", []string{"internal/race"}},
 		"internal/mutants":       {"tells which steps and fields of keys no test would miss", nil},
+		"internal/compat":        {"tests of the runners of recorded answers in tools", nil},
 		"internal/soak":          {"runs the tests that a change touches many times, beside a load", nil},
 		"internal/wallclock":     {"the wall clock, without a monotonic reading; tests shift it by a build tag", nil},
 		"internal/nearname":      {"which name somebody meant who wrote another one", nil},
