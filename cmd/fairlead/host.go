@@ -128,7 +128,10 @@ them from the mesh.
 
 If a source loses many objects at once, it is probably broken. So the server keeps these objects in
 force until a later reading or this command confirms the removal. "fairlead proxy-status" lists the
-sources with removals on hold.`,
+sources with removals on hold.
+
+It also confirms files and keys that lost their end (FL0309), removals that wait for --loss-after
+(FL0310), and a source whose saved versions are damaged while a file has an error.`,
 		Example: "  fairlead release files",
 		Args:    wantArgs(1),
 	}

@@ -142,6 +142,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "share of a source's objects, or of a service's endpoints; the removal of more at once is on hold until it is confirmed")
 	f.DurationVar(&cfg.RemovalWindow, "removal-window", registry.DefaultRemovalWindow, "time over which removals are summed for --removal-share, so that many small ones count like a large one")
 	f.StringVar(&cfg.AddressRange, "address-range", addresses.DefaultRange, "range of the IPv4 addresses that hosts without addresses of their own get, within 240.0.0.0/4, of /8 to /24. Hosts get other addresses if it changes")
+	f.DurationVar(&cfg.LossAfter, "loss-after", 10*time.Second, "how long a file that was written in place must rest before objects that it lacks and that restrict, such as policies, are removed; 0 means 10s. Files that are renamed into place do not wait")
 	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often all files are scanned, in addition to file system events")
 	f.BoolVar(&cfg.RequireProvenAddresses, "require-proven-addresses", false, "reject a host that claims the address of a workload without proof. A proof is the annotation of the WorkloadEntry, the join token (token create --address), or a connection from the address")
 	f.DurationVar(&cfg.ClaimLease, "claim-lease", agents.DefaultClaimLease, "how long a workload stays claimed by its host after the host's last stream ended")
@@ -163,7 +164,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 // checkServerFlags refuses, by the names that people know, what no part of the
 // server could work with, and what would silently be the default.
 func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
-	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "removal-window", "scan-interval", "claim-lease", "absent-after", "host-rest", "consul-stale", "consul-sweep-interval")}
+	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "removal-window", "scan-interval", "loss-after", "claim-lease", "absent-after", "host-rest", "consul-stale", "consul-sweep-interval")}
 	if !(cfg.RemovalShare > 0 && cfg.RemovalShare <= 1) { // or NaN
 		errs = append(errs, fmt.Errorf("--removal-share %v: a share is more than 0 and at most 1, such as 0.3; 1 switches it off", cfg.RemovalShare))
 	}

@@ -111,6 +111,7 @@ const (
 const (
 	FilesRestless = "FL0304"
 	FilesLink     = "FL0307"
+	FilesLoss     = "FL0310"
 )
 
 // Codes of keys of Consul.

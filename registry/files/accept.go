@@ -52,20 +52,26 @@ func (c *change) readAt() time.Time {
 	return c.since.Add(stillFor)
 }
 
-// acceptAt is when the new content may be accepted, given whether objects would be lost. An
+// acceptAt is when the new content may be accepted, given which objects would be lost. An
 // atomic rename is intended, so it does not wait. A missing file always waits: editors remove
-// and create files, and whole trees are replaced in that way.
-func (c *change) acceptAt(lossy bool) time.Time {
+// and create files, and whole trees are replaced in that way. A file that was written in place and
+// lacks what restricts waits for lossAfter: its writer may have failed.
+func (c *change) acceptAt(loss lastgood.Loss, lossAfter time.Duration) time.Time {
 	switch {
-	case !lossy:
+	case loss == lastgood.NoLoss:
 		return c.readAt()
 	case c.gone:
 		return c.since.Add(stillForLoss)
-	case c.renamed, c.old:
+	case c.renamed, c.old && loss == lastgood.SomeLoss:
 		return c.since
-	default:
-		return c.since.Add(stillForLoss)
 	}
+	rest := loss.Rest(stillFor, stillForLoss, lossAfter)
+	if c.old { // it rests since it was written, if that time is not in the future
+		if at := time.Unix(0, max(c.sig.mtime, c.sig.ctime)); at.Before(c.since) {
+			return later(c.since, at.Add(rest))
+		}
+	}
+	return c.since.Add(rest)
 }
 
 // observe adds an observation of a file to its change. prev is nil if the file had none.

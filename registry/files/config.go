@@ -132,6 +132,9 @@ type Config struct {
 	AwaitDecision bool
 	// ScanInterval is the time between two scans of everything; 0 means 5 s.
 	ScanInterval time.Duration
+	// LossAfter is how long a file that was written in place, and lacks objects that restrict, has to
+	// rest before that counts. 0 means 10 s.
+	LossAfter time.Duration
 	// MaxFiles bounds the files of the source, and its directories; more make
 	// it unavailable. 0 means 50,000.
 	MaxFiles int
@@ -167,6 +170,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ScanInterval == 0 {
 		c.ScanInterval = 5 * time.Second
+	}
+	if c.LossAfter == 0 {
+		c.LossAfter = 10 * time.Second
 	}
 	if c.MaxFiles == 0 {
 		c.MaxFiles = 50_000

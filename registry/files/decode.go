@@ -45,6 +45,8 @@ const (
 	CodeUnread = lastgood.CodeUnread
 	// CodeRestless: a file is written all the time and is never stable.
 	CodeRestless manifest.Code = codes.FilesRestless
+	// CodeLoss: a file that was written in place lacks objects that restrict, and is not in force yet.
+	CodeLoss manifest.Code = codes.FilesLoss
 	// CodeLink: a symbolic link leads to a place that is not read.
 	CodeLink manifest.Code = codes.FilesLink
 )

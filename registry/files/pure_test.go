@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -16,26 +18,33 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func TestAcceptAt(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
+	const some, restricting = lastgood.SomeLoss, lastgood.RestrictingLoss
 	for name, c := range map[string]struct {
 		change change
-		lossy  bool
+		loss   lastgood.Loss
 		want   time.Duration
 	}{
 		"in_place":              {want: stillFor},
-		"in_place_lossy":        {lossy: true, want: stillForLoss},
+		"in_place_lossy":        {loss: some, want: stillForLoss},
+		"in_place_restricting":  {loss: restricting, want: 10 * time.Second},
+		"renamed_restricting":   {change: change{renamed: true}, loss: restricting},
+		"gone_restricting":      {change: change{gone: true}, loss: restricting, want: stillForLoss},
+		"start_restricting":     {change: change{old: true, sig: sig{mtime: at.Add(-7 * time.Second).UnixNano()}}, loss: restricting, want: 3 * time.Second},
+		"start_long_ago":        {change: change{old: true, sig: sig{ctime: at.Add(-time.Hour).UnixNano()}}, loss: restricting},
+		"start_in_the_future":   {change: change{old: true, sig: sig{mtime: at.Add(time.Hour).UnixNano()}}, loss: restricting, want: 10 * time.Second},
 		"renamed":               {change: change{renamed: true}},
-		"renamed_lossy":         {change: change{renamed: true}, lossy: true},
+		"renamed_lossy":         {change: change{renamed: true}, loss: some},
 		"gone":                  {change: change{gone: true}},
-		"gone_lossy":            {change: change{gone: true}, lossy: true, want: stillForLoss},
-		"gone_by_rename_lossy":  {change: change{gone: true, renamed: true}, lossy: true, want: stillForLoss},
+		"gone_lossy":            {change: change{gone: true}, loss: some, want: stillForLoss},
+		"gone_by_rename_lossy":  {change: change{gone: true, renamed: true}, loss: some, want: stillForLoss},
 		"at_rest_at_start":      {change: change{old: true}},
-		"at_rest_at_start_loss": {change: change{old: true}, lossy: true},
+		"at_rest_at_start_loss": {change: change{old: true}, loss: some},
 	} {
 		c.change.since = at
-		if got := c.change.acceptAt(c.lossy).Sub(at); got != c.want {
+		if got := c.change.acceptAt(c.loss, 10*time.Second).Sub(at); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
-		if c.change.readAt().After(c.change.acceptAt(c.lossy)) {
+		if c.change.readAt().After(c.change.acceptAt(c.loss, 10*time.Second)) {
 			t.Errorf("%s: accepted before it is read", name)
 		}
 	}

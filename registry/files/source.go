@@ -24,9 +24,11 @@ type Source struct {
 	log       *slog.Logger
 	persister *lastgood.Persister
 
-	status    atomic.Pointer[Status]
-	watchDown atomic.Pointer[error]
-	running   atomic.Bool
+	status     atomic.Pointer[Status]
+	releasable atomic.Bool   // there is something for Release
+	releases   chan struct{} // for the loop
+	watchDown  atomic.Pointer[error]
+	running    atomic.Bool
 
 	// The loop owns all following fields.
 	tree            *tree
@@ -49,7 +51,7 @@ func New(c Config) (*Source, error) {
 	}
 	cfg.Logger = cfg.Logger.With("component", "registry/files", "source", cfg.Name)
 	s := &Source{
-		cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots),
+		cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots), releases: make(chan struct{}, 1),
 	}
 	dir := ""
 	if cfg.StateDir != "" {
@@ -138,7 +140,8 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 			settled = time.Now().Add(settleFor)
 		}
 		next = soonest(settled, next, s.compose(now, !settled.IsZero()))
-		if s.out == nil { // send new content first
+		// What is not known of damaged files must not seem to be known at the next start.
+		if s.out == nil && (s.last != nil || s.tree.saved == nil) { // send new content first
 			s.persister.Save(s.tree.set, s.last)
 		}
 		s.publish(now)
@@ -156,12 +159,16 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		}
 		select {
 		case <-ctx.Done():
-			s.persister.Save(s.tree.set, s.last)
+			if s.last != nil || s.tree.saved == nil {
+				s.persister.Save(s.tree.set, s.last)
+			}
 			return
 		case <-events:
 			settled = time.Now().Add(settleFor)
 		case <-wake.C:
 		case <-s.persister.DecisionChanged():
+		case <-s.releases:
+			s.tree.release(time.Now())
 		case <-scan.C:
 			s.rescan(time.Now())
 		case send <- s.out:
@@ -189,6 +196,12 @@ func (s *Source) start(now time.Time) {
 		s.storeFaults = append(s.storeFaults, s.persister.LostFault(s.cfg.Name, err))
 	}
 	t.restore(list, now)
+	if err != nil {
+		t.saved = map[string]bool{}
+		for path := range t.files {
+			t.saved[path] = true
+		}
+	}
 	if len(t.files) > 0 {
 		s.made = t.set.Assemble()
 		s.restored = s.made.Fragment
@@ -246,6 +259,7 @@ func (s *Source) compose(now time.Time, more bool) time.Time {
 		return time.Time{}
 	}
 	s.last, s.out, s.sent = s.made.Fragment, s.made.Fragment, now
+	t.saved = nil
 	t.counts.Fragments++
 	if s.cfg.Observe != nil {
 		s.cfg.Observe(composed)

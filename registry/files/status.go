@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -60,8 +61,9 @@ func (s *Source) publish(now time.Time) {
 	case st.State == OK && partial != "":
 		st.State, st.Reason = Partial, partial
 	case st.State == OK && !st.Delivered:
-		st.State, st.Reason = Starting, "not everything has been read yet"
+		st.State, st.Reason = Starting, cmp.Or(t.uncertain(), "not everything has been read yet")
 	}
+	s.releasable.Store(t.canRelease())
 	if st.State != was.State || st.Since.IsZero() {
 		st.Since = now
 	}

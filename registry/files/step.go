@@ -33,7 +33,7 @@ func (t *tree) step(now time.Time) time.Time {
 	for path, c := range t.changes {
 		at := c.readAt()
 		if c.gone || c.next != nil {
-			at = c.acceptAt(t.losesObjects(path, c))
+			at = t.acceptAt(path, c)
 		}
 		if next.IsZero() || at.Before(next) {
 			next = at
@@ -67,7 +67,7 @@ func (t *tree) tryAccept(path string, c *change, now time.Time, ahead *prefetch)
 	if !c.gone && c.next == nil && !t.take(path, c, now, ahead.reading(t, path, c)) {
 		return false
 	}
-	if c.acceptAt(t.losesObjects(path, c)).After(now) {
+	if t.acceptAt(path, c).After(now) {
 		return false
 	}
 	if !t.confirm(path, c, now) {
@@ -78,13 +78,23 @@ func (t *tree) tryAccept(path string, c *change, now time.Time, ahead *prefetch)
 	return true
 }
 
-// losesObjects reports whether accepting the change would remove objects from the mesh, or
-// seems to: an empty file.
-func (t *tree) losesObjects(path string, c *change) bool {
+// acceptAt is when a change that was read may be accepted. An empty file waits as one that loses
+// objects: its writer is about to write, as a rule.
+func (t *tree) acceptAt(path string, c *change) time.Time {
 	if c.next != nil && c.blob.Blank() {
-		return true
+		return c.acceptAt(lastgood.SomeLoss, 0)
 	}
-	return t.set.Loss(path, c.next) != lastgood.NoLoss
+	loss, _ := t.set.Loss(path, c.next)
+	return c.acceptAt(loss, t.cfg.LossAfter)
+}
+
+// heldLoss is an object that restricts and that a file which was read lacks, if the file waits for that.
+func (t *tree) heldLoss(path string, c *change) (key mesh.Key, held bool) {
+	if c.gone || c.renamed || c.next == nil {
+		return mesh.Key{}, false
+	}
+	loss, key := t.set.Loss(path, c.next)
+	return key, loss == lastgood.RestrictingLoss
 }
 
 // take makes the new version of a change. False means that there is none.
@@ -121,6 +131,9 @@ func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 	t.counts.Decodes++
 	t.counts.Objects += uint64(len(r.text.Objects))
 	c.blob, c.next = r.blob, lastgood.NextVersion(old, r.blob, r.text, now)
+	if key, held := t.heldLoss(path, c); held {
+		t.log.Warn("file written in place lacks an object that restricts, waiting until it rests", "path", path, "name", key.String())
+	}
 	return true
 }
 
@@ -169,10 +182,11 @@ func (t *tree) accept(path string, c *change, now time.Time) {
 		t.noticed = c.first
 	}
 	if c.gone {
-		objects, loses := f.V.Live()+f.V.Kept(), t.set.Loss(path, nil) != lastgood.NoLoss
+		objects := f.V.Live() + f.V.Kept()
+		loss, _ := t.set.Loss(path, nil)
 		t.remove(f)
 		delete(t.unread, path)
-		if objects > 0 && !loses { // it was renamed, as a rule
+		if objects > 0 && loss == lastgood.NoLoss { // it was renamed, as a rule
 			t.moved.Add(path, objects, now)
 		} else {
 			t.deleted.Add(path, objects, now)
@@ -203,7 +217,7 @@ func (t *tree) delivered(waited bool) bool {
 			return false
 		}
 	}
-	return true
+	return t.uncertain() == ""
 }
 
 // whole reports whether the last scan could read everything.
@@ -213,7 +227,12 @@ func (t *tree) whole() bool {
 			return false
 		}
 	}
-	return len(t.unread) == 0 && len(t.changes) == 0
+	for path, c := range t.changes {
+		if _, held := t.heldLoss(path, c); !held {
+			return false
+		}
+	}
+	return len(t.unread) == 0
 }
 
 // faults are those that do not belong to a text.
@@ -239,6 +258,11 @@ func (t *tree) faults(now time.Time) []manifest.Fault {
 		add(path, CodeUnread, manifest.Error, "unreadable, its last objects stay in force: %v", err)
 	}
 	for path, c := range t.changes {
+		if key, held := t.heldLoss(path, c); held {
+			add(path, CodeLoss, manifest.Warning, "was written in place and lacks %s, which restricts; this counts when the file rests for %s: rename files into place, "+
+				"or run `fairlead release %s`, if it is to count at once", key, t.cfg.LossAfter, t.cfg.Name)
+			continue
+		}
 		if waiting := now.Sub(c.first); waiting > startFor {
 			add(path, CodeRestless, manifest.Warning, "has been changing for %s and is not read until it stops changing",
 				waiting.Round(time.Second))

@@ -26,6 +26,8 @@ type tree struct {
 	unread map[string]error
 	// set has their content.
 	set *lastgood.Set
+	// saved are the files that the state directory had, if it is damaged; else nil.
+	saved map[string]bool
 	// byReal and byHop lead from a name on disk to the paths it stands for.
 	byReal map[string][]target
 	byHop  map[hop][]target

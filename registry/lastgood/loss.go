@@ -2,6 +2,7 @@ package lastgood
 
 import (
 	"slices"
+	"time"
 
 	security "istio.io/api/security/v1beta1"
 
@@ -22,28 +23,41 @@ const (
 	RestrictingLoss
 )
 
-// Loss is what would disappear from the mesh if the text had this version; nil means no content.
-func (s *Set) Loss(path string, next *Version) Loss {
+// Rest is how long a text has to rest before a loss by writing it in place counts, of those that are
+// given: a writer may be about to write the rest, or may have failed.
+func (l Loss) Rest(none, some, restricting time.Duration) time.Duration {
+	switch l {
+	case RestrictingLoss:
+		return max(some, restricting)
+	case SomeLoss:
+		return some
+	default:
+		return none
+	}
+}
+
+// Loss is what would disappear from the mesh if the text had this version; nil means no content. It
+// names an object that restricts, if one would.
+func (s *Set) Loss(path string, next *Version) (loss Loss, restricting mesh.Key) {
 	t := s.texts[path]
 	if t == nil {
-		return NoLoss
+		return NoLoss, mesh.Key{}
 	}
-	loss := NoLoss
 	for _, key := range t.V.keys() {
 		if next.gives(key) || s.definitions.gives(key, t) {
 			continue
 		}
 		loss = max(loss, SomeLoss)
 		if restricts(t.V.Fragment(key)) {
-			return RestrictingLoss
+			return RestrictingLoss, key
 		}
 	}
-	for key := range t.V.denied {
+	for _, key := range keysOf(t.V.denied) {
 		if !next.gives(key) && (next == nil || next.denied[key] == nil) && !s.definitions.gives(key, t) {
-			return RestrictingLoss
+			return RestrictingLoss, key
 		}
 	}
-	return loss
+	return loss, mesh.Key{}
 }
 
 // restricts reports whether an object restricts requests, connections or what proxies see.

@@ -106,6 +106,14 @@ func (v *Version) keys() []mesh.Key {
 // Cut reports whether the text may have lost its end; see [Version.Release].
 func (v *Version) Cut() bool { return v.cut != notCut }
 
+// Uncertain reports whether an earlier version of the text, if there was one, would decide what is in
+// force of it: a server that lost its saved versions does not know.
+func (v *Version) Uncertain() bool {
+	return v.broken || slices.ContainsFunc(v.seen, func(o *Object) bool {
+		return o.Over != nil || o.Fragment == nil && !o.Foreign
+	})
+}
+
 // NextVersion is the version of a text after its content has changed. old is the one before,
 // or nil: it keeps the last good versions of broken objects, and those of a text that lost its
 // end.

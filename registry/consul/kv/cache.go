@@ -24,6 +24,8 @@ type keyCache struct {
 	root string
 	set  *lastgood.Set
 
+	// saved are the texts that the state directory had, if it is damaged; else nil.
+	saved map[string]bool
 	// unreadable are keys whose value cannot be read, by the path of the text.
 	unreadable map[string]error
 	ignored    int // keys that are no manifests

@@ -38,10 +38,13 @@ type Source struct {
 	reader    reader
 	persister *lastgood.Persister
 
-	status   atomic.Pointer[lastgood.Status]
-	running  atomic.Bool
-	requests chan int     // for readAll: the number of answers that the loop has had
-	answers  chan *answer // to the loop
+	status  atomic.Pointer[lastgood.Status]
+	running atomic.Bool
+	// releasable says that there is something for Release; releases is for the loop.
+	releasable atomic.Bool
+	releases   chan struct{}
+	requests   chan int     // for readAll: the number of answers that the loop has had
+	answers    chan *answer // to the loop
 
 	// The loop owns all following fields.
 	cache        *keyCache
@@ -93,7 +96,7 @@ func New(c Config) (*Source, error) {
 	s := &Source{
 		cfg: cfg, log: log, reader: reader{cl, cfg.Prefix}, cache: newKeyCache(cfg, log),
 		persister: lastgood.NewPersister(lastgood.PersisterConfig{Dir: dir, AwaitDecision: cfg.AwaitDecision, Logger: log}),
-		requests:  make(chan int, 1), answers: make(chan *answer),
+		requests:  make(chan int, 1), answers: make(chan *answer), releases: make(chan struct{}, 1),
 	}
 	s.assembly = s.cache.set.Assemble()
 	s.status.Store(&lastgood.Status{
@@ -195,7 +198,7 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 	for {
 		now := time.Now()
 		s.compose(now)
-		if s.out == nil { // what is new goes out first
+		if s.out == nil && (s.last != nil || s.cache.saved == nil) { // what is new goes out first
 			s.persister.Save(s.cache.set, s.last)
 			if s.read.Sub(s.marked) >= markEvery {
 				s.mark()
@@ -216,6 +219,8 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 			s.out = nil
 		case <-wait.C:
 		case <-s.persister.DecisionChanged():
+		case <-s.releases:
+			s.cache.release(time.Now())
 		case <-calm.C:
 			s.requestReadAll()
 		case <-trouble.C:
@@ -235,6 +240,9 @@ func (s *Source) start(now time.Time) {
 		s.storeFaults = append(s.storeFaults, s.persister.LostFault(s.cfg.Name, err))
 	}
 	known := s.cache.restore(entries, now)
+	if s.damaged {
+		s.cache.noteSaved()
+	}
 	if known || !read.IsZero() {
 		s.read = read
 		s.assembly = s.cache.set.Assemble()
@@ -244,6 +252,9 @@ func (s *Source) start(now time.Time) {
 
 // end writes what is to survive.
 func (s *Source) end() {
+	if s.last == nil && s.cache.saved != nil {
+		return // what is not known must not seem to be known at the next start
+	}
 	s.persister.Save(s.cache.set, s.last)
 	s.mark()
 }
@@ -328,8 +339,8 @@ func (s *Source) compose(now time.Time) {
 	if !s.live || !s.cache.changed && s.last != nil {
 		return
 	}
-	if s.out != nil && s.out == s.restored {
-		return // it goes first
+	if s.out != nil && s.out == s.restored || s.last == nil && s.cache.uncertain() != "" {
+		return // it goes first, or is not known
 	}
 	s.cache.changed = false
 	s.assembly = s.cache.set.Assemble()
@@ -345,7 +356,21 @@ func (s *Source) compose(now time.Time) {
 		return
 	}
 	s.cache.counts.Fragments++
+	s.cache.saved = nil
 	s.send(s.assembly.Fragment)
+}
+
+// Release takes what a person confirms: values that are cut off are whole, and values with errors are complete
+// although the versions that were saved of them are damaged. It reports whether there was anything.
+func (s *Source) Release() bool {
+	if !s.releasable.Load() {
+		return false
+	}
+	select {
+	case s.releases <- struct{}{}:
+	default: // one waits already
+	}
+	return true
 }
 
 func (s *Source) send(f *mesh.Fragment) { s.last, s.out = f, f }

@@ -28,6 +28,8 @@ func TestReading(t *testing.T) {
 		"bound":         testBound,
 		"values":        testValues,
 		"restart":       testRestart,
+		"cut":           testCut,
+		"damaged":       testDamaged,
 		"lost_meantime": testLostMeantime,
 	} {
 		t.Run(name, func(t *testing.T) {

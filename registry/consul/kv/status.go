@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,8 +42,10 @@ func (s *Source) publish(now time.Time) {
 		first := slices.Min(slices.Collect(maps.Keys(p.unreadable)))
 		st.State, st.Reason = lastgood.Partial, first+": "+p.unreadable[first].Error()
 	case !s.live || !st.Delivered:
-		st.State, st.Reason, root.Reason = lastgood.Starting, notRead, notRead
+		root.Reason = cmp.Or(p.uncertain(), notRead)
+		st.State, st.Reason = lastgood.Starting, root.Reason
 	}
+	s.releasable.Store(p.canRelease())
 	if st.State != was.State || st.Since.IsZero() {
 		st.Since = now
 	}

@@ -125,6 +125,8 @@ type Config struct {
 	AddressRange string
 	// ScanInterval is of package files; zero means its default.
 	ScanInterval time.Duration
+	// LossAfter is of package files; zero means its default.
+	LossAfter time.Duration
 }
 
 // DefaultMaxConnections leaves room for connections that hold no stream, but ask
@@ -185,6 +187,7 @@ func (c Config) check() (Config, error) {
 		{"--release-empty-after", c.ReleaseEmptyAfter},
 		{"--removal-window", c.RemovalWindow},
 		{"--scan-interval", c.ScanInterval},
+		{"--loss-after", c.LossAfter},
 		{"--slow-proxy-timeout", c.SlowProxyTimeout},
 		{"--unauthenticated-timeout", c.UnauthenticatedTimeout},
 	} {

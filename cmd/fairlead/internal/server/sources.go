@@ -55,7 +55,7 @@ func (s *Server) newFiles(context.Context) error {
 	for i, r := range s.cfg.Roots {
 		src, err := files.New(files.Config{
 			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.settingsFiles(),
-			Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitDecision: true,
+			Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, LossAfter: s.cfg.LossAfter, AwaitDecision: true,
 		})
 		if err != nil {
 			return err
@@ -71,7 +71,7 @@ func (s *Server) newFiles(context.Context) error {
 	}
 	src, err := files.New(files.Config{
 		Name: meshConfigSource, MeshConfigFile: s.cfg.MeshConfigFile,
-		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
+		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, LossAfter: s.cfg.LossAfter,
 	})
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *Server) newNetworks() error {
 	}
 	src, err := files.New(files.Config{
 		Name: meshNetworksSource, MeshNetworksFile: s.cfg.MeshNetworksFile,
-		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitDecision: true,
+		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, LossAfter: s.cfg.LossAfter, AwaitDecision: true,
 	})
 	if err != nil {
 		return err
