@@ -15,7 +15,7 @@ func (a *Agent) rotator(envoy *proxy.Process) (*logrotate.Rotator, error) {
 	return logrotate.New(logrotate.Config{
 		Logger: a.c.Logger, MaxSize: a.c.AccessLogMaxSize, Files: a.c.AccessLogFiles, Output: a.c.EnvoyLog, CopyTo: a.c.EnvoyOutput,
 		Private: []string{a.c.StateDir, a.c.RunDir},
-		Process: func() (int, string) { return envoy.Status().PID, envoy.Birth() },
+		Process: func() (int, string) { return envoy.ProcID(), envoy.Birth() },
 		Reopen: func(ctx context.Context) error {
 			a.mu.Lock()
 			admin := a.admin

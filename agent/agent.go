@@ -267,6 +267,15 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
+	// Envoy is found by the run directory: a second agent would take it for its own.
+	running, err := durable.Lock(a.inRun("run.lock"))
+	if errors.Is(err, durable.ErrLocked) {
+		return fmt.Errorf("another agent uses the run directory %q: stop it, or give this one its own with --run-dir: %w", a.c.RunDir, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = running.Close() }()
 	if a.dns == nil {
 		return a.run(ctx)
 	}

@@ -229,13 +229,18 @@ func TestStatusAndProbe(t *testing.T) {
 	}
 	reported("connecting to the application")
 
-	// The state directory has one agent only.
-	second, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another agent") {
-		t.Errorf("a second agent: %v", err)
+	// The state directory has one agent only, and so has the run directory, by which Envoy is found.
+	for flag, dir := range map[string]*string{"--run-dir": &c.StateDir, "--state-dir": &c.RunDir} {
+		was := *dir
+		*dir = envoytest.ShortDir(t)
+		second, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another agent") || !strings.Contains(err.Error(), flag) {
+			t.Errorf("a second agent: %v, want that it needs another %s", err, flag)
+		}
+		*dir = was
 	}
 }
 

@@ -215,7 +215,7 @@ func (a *Agent) envoy(
 	ctx context.Context, node bootstrap.Node, binary proxy.Binary, known envoySecrets, paths adminPaths,
 ) (*proxy.Process, bool, error) {
 	path, state := a.inRun("envoy.json"), a.inRun("envoy.process.json")
-	running := proxy.Running(state, binary.Path, path)
+	running := proxy.Running(state, path)
 	ports, err := a.ports(ctx, node.Address, running)
 	if err != nil {
 		return nil, false, err

@@ -8,9 +8,15 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/internal/portholder"
 )
 
 // maxAnswer bounds what is read from an admin interface: a config_dump of a
@@ -23,35 +29,42 @@ var ErrNoAdminSocket = errors.New("Envoy's admin socket does not exist")
 
 // Admin is a client of one Envoy's admin interface.
 type Admin struct {
-	client *http.Client
+	client    *http.Client
+	network   string
+	addresses []string
 }
 
 // NewAdmin is a client of the admin interface at the first of the addresses that accepts a
 // connection. The network is "unix" or "tcp".
 func NewAdmin(network string, addresses ...string) *Admin {
-	var d net.Dialer
-	return &Admin{client: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			errs := make([]error, 0, len(addresses)+1)
-			absent := 0
-			for _, at := range addresses {
-				conn, err := d.DialContext(ctx, network, at)
-				if err == nil {
-					return conn, nil
-				}
-				if errors.Is(err, fs.ErrNotExist) {
-					absent++
-				}
-				errs = append(errs, err)
-			}
-			if absent == len(addresses) {
-				errs = append(errs, ErrNoAdminSocket)
-			}
-			return nil, errors.Join(errs...)
-		},
+	a := &Admin{network: network, addresses: addresses}
+	a.client = &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return a.dial(ctx) },
 		// An idle connection to an Envoy that has exited is useless.
 		DisableKeepAlives: true,
-	}}}
+	}}
+	return a
+}
+
+// dial connects to the first address that accepts a connection.
+func (a *Admin) dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	errs := make([]error, 0, len(a.addresses)+1)
+	absent := 0
+	for _, at := range a.addresses {
+		conn, err := d.DialContext(ctx, a.network, at)
+		if err == nil {
+			return conn, nil
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			absent++
+		}
+		errs = append(errs, err)
+	}
+	if absent == len(a.addresses) {
+		errs = append(errs, ErrNoAdminSocket)
+	}
+	return nil, errors.Join(errs...)
 }
 
 // Get fetches a path, "/ready".
@@ -74,6 +87,50 @@ func (a *Admin) command(ctx context.Context, path string) error {
 func (a *Admin) Ready(ctx context.Context) error {
 	_, err := a.do(ctx, http.MethodGet, "/ready")
 	return err
+}
+
+// errNotIts means that another process answers at the address of an Envoy's admin interface.
+var errNotIts = errors.New("the admin interface is not this process's")
+
+// isOf checks that the admin interface is that of a process. An Envoy of an earlier agent may have had
+// another address, and an Envoy of somebody else may have that of the next start.
+func (a *Admin) isOf(ctx context.Context, h *handle) error {
+	if a.network == "tcp" {
+		for _, address := range a.addresses {
+			at, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return fmt.Errorf("looking for Envoy's admin interface: %w", err)
+			}
+			if ids := portholder.IDs(at); len(ids) == 0 || slices.ContainsFunc(ids, func(id int) bool { return id != h.proc }) {
+				return fmt.Errorf("%w: at %s, processes %v listen", errNotIts, at, ids)
+			}
+		}
+		return nil
+	}
+	conn, err := a.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("looking for Envoy's admin interface: %w", err)
+	}
+	var peer *unix.Ucred
+	if ctl := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctl != nil {
+		err = ctl
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("looking for Envoy's admin interface: %w", err)
+	case int(peer.Pid) != h.pid:
+		return fmt.Errorf("%w: process %d listens", errNotIts, peer.Pid)
+	}
+	return nil
 }
 
 // Connections counts the open downstream connections.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +16,10 @@ import (
 // reused, and whether or not it is a child.
 type handle struct {
 	pid int
-	fd  *os.File
+	// proc is its name below /proc: another one than pid where /proc is that of an outer pid
+	// namespace, as in a container that has the host's.
+	proc int
+	fd   *os.File
 	// child is nil for a process that another agent started; set before wait.
 	child *exec.Cmd
 }
@@ -25,7 +30,37 @@ func openHandle(pid int) (*handle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("holding process %d: %w", pid, err)
 	}
-	return &handle{pid: pid, fd: os.NewFile(uintptr(fd), "pidfd")}, nil
+	h := &handle{pid: pid, fd: os.NewFile(uintptr(fd), "pidfd")}
+	if h.proc, err = h.procID(); err != nil {
+		h.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// procID asks the kernel for the process's name below /proc; an error means that it has none, or
+// has exited.
+func (h *handle) procID() (int, error) {
+	c, err := h.fd.SyscallConn()
+	if err != nil {
+		return 0, fmt.Errorf("inspecting process %d: %w", h.pid, err)
+	}
+	var info []byte
+	if ctl := c.Control(func(fd uintptr) { info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)) }); ctl != nil {
+		err = ctl
+	}
+	if err != nil {
+		return 0, fmt.Errorf("inspecting process %d: /proc must be of this pid namespace, or of one around it: %w", h.pid, err)
+	}
+	for line := range strings.Lines(string(info)) {
+		if rest, ok := strings.CutPrefix(line, "Pid:"); ok {
+			proc, err := strconv.Atoi(strings.TrimSpace(rest))
+			if err == nil && proc > 0 {
+				return proc, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("%w: process %d has exited", errGone, h.pid)
 }
 
 // wait returns when the process has exited, or with an error when the handle is closed.

@@ -101,6 +101,7 @@ type Process struct {
 
 	mu        sync.Mutex // guards all following fields
 	status    Status
+	proc      int // of status.PID, below /proc
 	drainTime time.Duration
 }
 
@@ -157,14 +158,20 @@ func (p *Process) drainTimeNow() time.Duration {
 	return p.drainTime
 }
 
-// Running reports whether an Envoy that was started with this bootstrap is alive, so that its
-// own ports do not count as in use.
-func Running(stateFile, binary, bootstrapPath string) bool {
-	if r, err := loadRecord(stateFile); err == nil && r.verify() == nil {
-		return true
+// Running reports whether an Envoy of this run directory is alive, so that its own ports do not
+// count as in use.
+func Running(stateFile, bootstrapPath string) bool {
+	if r, err := loadRecord(stateFile); err == nil {
+		if h, err := r.open(); err == nil {
+			h.close()
+			return true
+		}
 	}
-	_, ok := search(binary, bootstrapPath)
-	return ok
+	found := strays(bootstrapPath)
+	for _, h := range found {
+		h.close()
+	}
+	return len(found) > 0
 }
 
 func (p *Process) leaving(ctx context.Context, left bool) {
@@ -182,7 +189,9 @@ func (p *Process) replacing(ctx context.Context) {
 // Birth identifies the process that runs now, also among those of other boots; empty if there is
 // none.
 func (p *Process) Birth() string {
-	pid := p.Status().PID
+	p.mu.Lock()
+	pid, proc := p.status.PID, p.proc
+	p.mu.Unlock()
 	if pid == 0 {
 		return ""
 	}
@@ -190,11 +199,21 @@ func (p *Process) Birth() string {
 	if err != nil {
 		return ""
 	}
-	started, _, err := procStat(pid)
+	started, _, err := procStat(proc)
 	if err != nil {
 		return ""
 	}
 	return fmt.Sprintf("%s %d %d", boot, pid, started)
+}
+
+// ProcID is the name below /proc of the process that runs now; 0 if there is none.
+func (p *Process) ProcID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.status.PID == 0 {
+		return 0
+	}
+	return p.proc
 }
 
 // Status is the current state of Envoy.
@@ -273,40 +292,35 @@ func (p *Process) restart(ctx context.Context, delay time.Duration, again backof
 // adopt takes over a running Envoy, or returns nil.
 func (p *Process) adopt(ctx context.Context) (*handle, error) {
 	r, err := loadRecord(p.c.StateFile)
+	var h *handle
 	if err == nil {
-		err = r.verify()
+		h, err = r.open()
 	}
 	if err != nil {
-		pid, ok := search(p.c.Binary, p.c.BootstrapPath)
-		if !ok {
-			return nil, nil
+		// What they were started with is unknown, so they are replaced.
+		var errs []error
+		for _, h := range strays(p.c.BootstrapPath) {
+			errs = append(errs, p.replace(ctx, h))
 		}
-		// Its fingerprint is unknown, so it is replaced.
-		if r, err = newRecord(pid, p.c.Binary, ""); err != nil {
-			return nil, nil
-		}
-	}
-	h, err := openHandle(r.PID)
-	if err != nil {
-		return nil, nil
-	}
-	// The id may have been reused before the handle was open.
-	if r.verify() != nil {
-		h.close()
-		return nil, nil
+		return nil, errors.Join(errs...)
 	}
 	if r.Fingerprint != p.launch.Fingerprint {
-		p.log.WarnContext(ctx, "restarting Envoy: its bootstrap differs from this release's", "pid", h.pid)
-		defer h.close()
-		p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true}) // until it has ended
-		defer p.set(Status{})
-		ended := make(chan error, 1)
-		go func() { ended <- h.wait() }()
-		return nil, p.stop(context.WithoutCancel(ctx), h, ended, p.replacing)
+		return nil, p.replace(ctx, h)
 	}
 	p.log.InfoContext(ctx, "taking over the running Envoy", "pid", h.pid)
-	p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true})
+	p.set(h, Status{PID: h.pid, Since: time.Now(), Adopted: true})
 	return h, nil
+}
+
+// replace stops an Envoy of an earlier agent.
+func (p *Process) replace(ctx context.Context, h *handle) error {
+	p.log.WarnContext(ctx, "restarting Envoy: its bootstrap differs from this release's", "pid", h.pid)
+	defer h.close()
+	p.set(h, Status{PID: h.pid, Since: time.Now(), Adopted: true}) // until it has ended
+	defer p.set(h, Status{})
+	ended := make(chan error, 1)
+	go func() { ended <- h.wait() }()
+	return p.stop(context.WithoutCancel(ctx), h, ended, p.replacing)
 }
 
 // died records how the process exited.
@@ -338,9 +352,10 @@ func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) err
 	return errors.Join(err, ignoreMissing(os.Remove(p.c.StateFile)))
 }
 
-func (p *Process) set(s Status) {
+func (p *Process) set(h *handle, s Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.proc = h.proc
 	s.Restarts, s.LastExit = p.status.Restarts, p.status.LastExit
 	p.status = s
 }

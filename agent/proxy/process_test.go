@@ -30,7 +30,12 @@ const (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
-		p, err := New(configIn(dir, os.Getenv(childBin)))
+		c := configIn(dir, os.Getenv(childBin))
+		if _, err := os.Stat(c.BootstrapPath); errors.Is(err, os.ErrNotExist) {
+			_ = writeBootstrap(c) // the directory of a container is empty
+		}
+		c.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		p, err := New(c)
 		if err == nil {
 			err = p.Run(context.Background())
 		}
@@ -55,11 +60,15 @@ func testConfig(tb testing.TB) Config {
 	// A short path: unix sockets allow 107 bytes.
 	dir := envoytest.ShortDir(tb)
 	c := configIn(dir, envoytest.Binary(tb))
-	boot := fmt.Sprintf(`{"admin":{"address":{"pipe":{"path":%q}}}}`, filepath.Join(dir, "admin.sock"))
-	if err := os.WriteFile(c.BootstrapPath, []byte(boot), 0o600); err != nil {
+	if err := writeBootstrap(c); err != nil {
 		tb.Fatal(err)
 	}
 	return c
+}
+
+func writeBootstrap(c Config) error {
+	boot := fmt.Sprintf(`{"admin":{"address":{"pipe":{"path":%q}}}}`, filepath.Join(filepath.Dir(c.BootstrapPath), "admin.sock"))
+	return os.WriteFile(c.BootstrapPath, []byte(boot), 0o600)
 }
 
 // running is a Process whose Run is under way; stop ends it once.
@@ -171,7 +180,7 @@ func TestAdoptsRunningEnvoy(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if !alive(pid) || !Running(c.StateFile, c.Binary, c.BootstrapPath) {
+	if !alive(pid) || !Running(c.StateFile, c.BootstrapPath) {
 		t.Fatal("envoy was not left running")
 	}
 	c.LeaveRunning = false
@@ -241,7 +250,7 @@ func TestKilledAgent(t *testing.T) {
 				if err := os.Remove(c.StateFile); err != nil {
 					t.Fatal(err)
 				}
-				if !Running(c.StateFile, c.Binary, c.BootstrapPath) {
+				if !Running(c.StateFile, c.BootstrapPath) {
 					t.Error("an envoy without a note was not found")
 				}
 			}
@@ -282,25 +291,43 @@ func TestPortInUse(t *testing.T) {
 // TestAnotherProcessIsNotAdopted records this process as the Envoy.
 func TestAnotherProcessIsNotAdopted(t *testing.T) {
 	t.Parallel()
-	good, err := newRecord(os.Getpid(), "/proc/self/exe", "one")
+	self, err := openHandle(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := good.verify(); err != nil {
+	defer self.close()
+	good, err := newRecord(self, "/proc/self/exe", "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opens := func(r record) error {
+		h, err := r.open()
+		if err == nil {
+			h.close()
+		}
+		return err
+	}
+	if err := opens(good); err != nil {
 		t.Fatalf("the record that the cases spoil is not good: %v", err)
+	}
+	earlier := good
+	if earlier.PIDNamespace = ""; opens(earlier) != nil {
+		t.Error("a record of an earlier release, without the pid namespace, is not taken")
 	}
 	for name, spoil := range map[string]func(*record){
 		"pid":   func(r *record) { r.PID = 1 },
 		"start": func(r *record) { r.StartTime++ },
 		"boot":  func(r *record) { r.BootID = "x" },
 		"exe":   func(r *record) { r.Binary = "/usr/bin/envoy" },
+		// The processes of another namespace have the same ids.
+		"namespace": func(r *record) { r.PIDNamespace = "pid:[1]" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := good
 			spoil(&r)
-			if err := r.verify(); !errors.Is(err, errGone) {
-				t.Errorf("verify = %v, want errGone", err)
+			if err := opens(r); !errors.Is(err, errGone) {
+				t.Errorf("open = %v, want errGone", err)
 			}
 		})
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +16,8 @@ import (
 // time and the boot.
 type record struct {
 	PID int `json:"pid"`
+	// PIDNamespace is where PID has its meaning, pid:[NUMBER]; earlier releases did not record it.
+	PIDNamespace string `json:"pid_namespace,omitempty"`
 	// StartTime is field 22 of /proc/PID/stat: clock ticks since boot.
 	StartTime uint64 `json:"start_time"`
 	BootID    string `json:"boot_id"`
@@ -51,23 +52,40 @@ func loadRecord(path string) (record, error) {
 // errGone means that a process is not the recorded one.
 var errGone = errors.New("not the recorded process")
 
-// verify checks that the recorded process is alive and is the same one.
-func (r record) verify() error {
+// open returns the recorded process, if it is alive and the same one.
+func (r record) open() (*handle, error) {
 	boot, err := bootID()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if r.PID <= 1 || r.BootID != boot {
-		return fmt.Errorf("%w: recorded before the last boot", errGone)
+		return nil, fmt.Errorf("%w: recorded before the last boot", errGone)
 	}
-	start, state, err := procStat(r.PID)
+	// The id means nothing in another namespace, whose processes have the same ids.
+	if ns := pidNamespace(); r.PIDNamespace != "" && r.PIDNamespace != ns {
+		return nil, fmt.Errorf("%w: recorded in the pid namespace %s, and this one is %s", errGone, r.PIDNamespace, ns)
+	}
+	h, err := openHandle(r.PID)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errGone, err)
+	}
+	if err := r.matches(h); err != nil {
+		h.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// matches checks that a process is the recorded one.
+func (r record) matches(h *handle) error {
+	start, state, err := procStat(h.proc)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	if start != r.StartTime || state == "Z" || state == "X" {
 		return fmt.Errorf("%w: process %d is another one or has exited", errGone, r.PID)
 	}
-	exe, err := os.Readlink(procPath(r.PID, "exe"))
+	exe, err := os.Readlink(procPath(h.proc, "exe"))
 	if err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
@@ -75,20 +93,24 @@ func (r record) verify() error {
 	if exe = strings.TrimSuffix(exe, " (deleted)"); exe != r.Binary {
 		return fmt.Errorf("%w: process %d runs %q", errGone, r.PID, exe)
 	}
-	return nil
+	// What was read is of this process only if it had not ended.
+	_, err = h.procID()
+	return err
 }
 
 // newRecord describes a running process.
-func newRecord(pid int, binary, fingerprint string) (record, error) {
+func newRecord(h *handle, binary, fingerprint string) (record, error) {
 	boot, err := bootID()
 	if err != nil {
 		return record{}, err
 	}
-	start, _, err := procStat(pid)
+	start, _, err := procStat(h.proc)
 	if err != nil {
 		return record{}, err
 	}
-	return record{PID: pid, StartTime: start, BootID: boot, Binary: resolved(binary), Fingerprint: fingerprint}, nil
+	return record{
+		PID: h.pid, PIDNamespace: pidNamespace(), StartTime: start, BootID: boot, Binary: resolved(binary), Fingerprint: fingerprint,
+	}, nil
 }
 
 // resolved is the path as /proc/PID/exe shows it.
@@ -99,29 +121,13 @@ func resolved(path string) string {
 	return path
 }
 
-// search finds an Envoy that runs with our bootstrap and has no record: the agent was killed
-// after it started Envoy and before it wrote the record.
-func search(binary, bootstrapPath string) (int, bool) {
-	binary = resolved(binary)
-	dirs, err := filepath.Glob("/proc/[0-9]*")
+// pidNamespace identifies the namespace that this process's ids are of; empty if it is unknown.
+func pidNamespace() string {
+	ns, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
-		return 0, false
+		return ""
 	}
-	for _, dir := range dirs {
-		exe, err := os.Readlink(filepath.Join(dir, "exe"))
-		if err != nil || strings.TrimSuffix(exe, " (deleted)") != binary {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || !slices.Contains(strings.Split(string(b), "\x00"), bootstrapPath) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err == nil && !strings.Contains(string(b), "--mode\x00validate") {
-			return pid, true
-		}
-	}
-	return 0, false
+	return ns
 }
 
 func bootID() (string, error) {

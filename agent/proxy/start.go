@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,12 +30,8 @@ const (
 // IsEnvoy reports whether a process is an Envoy that an agent started, this one or another. It
 // is false for a process that cannot be inspected.
 func IsEnvoy(pid int) bool {
-	b, err := os.ReadFile(procPath(pid, "cmdline"))
-	if err != nil {
-		return false
-	}
-	args := strings.Split(string(b), "\x00")
-	return slices.Contains(args, bootstrapArg) && slices.Contains(args, restartArg)
+	_, ok := startedWith(pid)
+	return ok
 }
 
 // LogArgs are the arguments for a log level. At the levels info and warning, Envoy's log has no
@@ -107,7 +102,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	}
 	h.child = cmd
 	p.log.InfoContext(ctx, "Envoy started", "pid", h.pid, "path", p.c.Binary, "log_path", p.c.LogFile)
-	p.set(Status{PID: h.pid, Since: time.Now()})
+	p.set(h, Status{PID: h.pid, Since: time.Now()})
 	return h, nil
 }
 
@@ -156,7 +151,7 @@ func (p *Process) record(pid int) (*handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := newRecord(pid, p.c.Binary, p.launch.Fingerprint)
+	r, err := newRecord(h, p.c.Binary, p.launch.Fingerprint)
 	if err == nil {
 		err = r.save(p.c.StateFile)
 	}

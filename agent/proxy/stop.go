@@ -18,7 +18,15 @@ const (
 // stop drains and stops Envoy, and calls drained between. ctx must not have ended.
 func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drained func(context.Context)) error {
 	p.log.InfoContext(ctx, "draining Envoy", "pid", h.pid, "drain_time", p.drainTimeNow())
-	if done, err := p.drain(ctx, ended); done {
+	// The address of the admin interface is a setting, and may have become another one since an agent
+	// before this one started this Envoy.
+	asked := error(nil)
+	if h.child == nil {
+		asked = within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.isOf(ctx, h) })
+	}
+	if asked != nil {
+		p.log.WarnContext(ctx, "draining Envoy failed", "err", asked)
+	} else if done, err := p.drain(ctx, ended); done {
 		return err
 	}
 	drained(ctx)
@@ -28,6 +36,9 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drain
 		wait time.Duration
 	}{
 		{"quit", func() error {
+			if asked != nil {
+				return asked
+			}
 			return within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.command(ctx, "/quitquitquit") })
 		}, quitTime},
 		{"term", func() error { return h.signal(syscall.SIGTERM) }, termTime},

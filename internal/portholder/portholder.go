@@ -8,6 +8,7 @@ package portholder
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -41,35 +42,7 @@ func Explain(err error, address string) error {
 // find names the first process that listens at the port, at an address that is in the way of
 // addr; empty if none is visible.
 func find(addr netip.Addr, port uint64) string {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return ""
-	}
-	var sockets []string
-	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} { //nolint:staticcheck // netlink is for machines that ask often
-		list, err := read()
-		if err != nil {
-			continue // without IPv6 there is no such table
-		}
-		for _, l := range list {
-			const listening = 10 // TCP_LISTEN
-			if l.St == listening && l.LocalPort == port && inTheWay(addr, l.LocalAddr) {
-				sockets = append(sockets, fmt.Sprintf("socket:[%d]", l.Inode))
-			}
-		}
-	}
-	if len(sockets) == 0 {
-		return ""
-	}
-	processes, err := fs.AllProcs()
-	if err != nil {
-		return ""
-	}
-	for _, p := range processes {
-		open, err := p.FileDescriptorTargets()
-		if err != nil || !slices.ContainsFunc(open, func(target string) bool { return slices.Contains(sockets, target) }) {
-			continue // it is another user's, has ended, or has nothing to do with it
-		}
+	for p := range holders(addr, port) {
 		if p.PID == os.Getpid() {
 			return "this process itself"
 		}
@@ -80,6 +53,54 @@ func find(addr netip.Addr, port uint64) string {
 		return fmt.Sprintf("process %q (pid %d)", safetext.Sanitize(name, 64), p.PID)
 	}
 	return ""
+}
+
+// IDs are the processes that listen at an address, by their names below /proc, as far as they are
+// visible.
+func IDs(at netip.AddrPort) (ids []int) {
+	for p := range holders(at.Addr(), uint64(at.Port())) {
+		ids = append(ids, p.PID)
+	}
+	return ids
+}
+
+// holders are the processes that listen at the port, at an address that is in the way of addr.
+func holders(addr netip.Addr, port uint64) iter.Seq[procfs.Proc] {
+	return func(yield func(procfs.Proc) bool) {
+		fs, err := procfs.NewDefaultFS()
+		if err != nil {
+			return
+		}
+		var sockets []string
+		for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} { //nolint:staticcheck // netlink is for machines that ask often
+			list, err := read()
+			if err != nil {
+				continue // without IPv6 there is no such table
+			}
+			for _, l := range list {
+				const listening = 10 // TCP_LISTEN
+				if l.St == listening && l.LocalPort == port && inTheWay(addr, l.LocalAddr) {
+					sockets = append(sockets, fmt.Sprintf("socket:[%d]", l.Inode))
+				}
+			}
+		}
+		if len(sockets) == 0 {
+			return
+		}
+		processes, err := fs.AllProcs()
+		if err != nil {
+			return
+		}
+		for _, p := range processes {
+			open, err := p.FileDescriptorTargets()
+			if err != nil || !slices.ContainsFunc(open, func(target string) bool { return slices.Contains(sockets, target) }) {
+				continue // it is another user's, has ended, or has nothing to do with it
+			}
+			if !yield(p) {
+				return
+			}
+		}
+	}
 }
 
 // inTheWay reports whether a listener at one address keeps another one from the same port.
