@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -178,9 +177,9 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 	return b, nil
 }
 
-// within calls ask with a timeout, so that an Envoy that hangs does not block the agent.
-func within(ctx context.Context, d time.Duration, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, d)
+// within calls ask with a timeout of askTime, so that an Envoy that hangs does not block the agent.
+func within(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	return ask(ctx)
 }

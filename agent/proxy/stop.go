@@ -22,7 +22,7 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drain
 	// before this one started this Envoy.
 	asked := error(nil)
 	if h.child == nil {
-		asked = within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.isOf(ctx, h) })
+		asked = within(ctx, func(ctx context.Context) error { return p.c.Admin.isOf(ctx, h) })
 	}
 	if asked != nil {
 		p.log.WarnContext(ctx, "draining Envoy failed", "err", asked)
@@ -39,7 +39,7 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drain
 			if asked != nil {
 				return asked
 			}
-			return within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.command(ctx, "/quitquitquit") })
+			return within(ctx, func(ctx context.Context) error { return p.c.Admin.command(ctx, "/quitquitquit") })
 		}, quitTime},
 		{"term", func() error { return h.signal(syscall.SIGTERM) }, termTime},
 		{"kill", func() error { return h.signal(syscall.SIGKILL) }, killTime},
@@ -66,7 +66,7 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drain
 // connections, or for DrainTime. It reports true if Envoy exited meanwhile.
 func (p *Process) drain(ctx context.Context, ended <-chan error) (bool, error) {
 	for _, path := range []string{"/healthcheck/fail", "/drain_listeners?graceful"} {
-		err := within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.command(ctx, path) })
+		err := within(ctx, func(ctx context.Context) error { return p.c.Admin.command(ctx, path) })
 		if err != nil {
 			// An Envoy that does not answer cannot be drained.
 			p.log.WarnContext(ctx, "draining Envoy failed", "err", err)
@@ -92,7 +92,7 @@ func (p *Process) drain(ctx context.Context, ended <-chan error) (bool, error) {
 }
 
 func (p *Process) connections(ctx context.Context) (n int, err error) {
-	err = within(ctx, askTime, func(ctx context.Context) error {
+	err = within(ctx, func(ctx context.Context) error {
 		n, err = p.c.Admin.Connections(ctx)
 		return err
 	})

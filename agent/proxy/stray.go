@@ -122,7 +122,7 @@ func namespaceIDs(name string) ([]int, error) {
 			continue
 		}
 		var ids []int
-		for _, field := range strings.Fields(rest) {
+		for field := range strings.FieldsSeq(rest) {
 			id, err := strconv.Atoi(field)
 			if err != nil {
 				return nil, fmt.Errorf("inspecting process %s: %w", name, err)
