@@ -18,18 +18,27 @@ func (r *run) capture(ctx context.Context) {
 	if r.AskCapture == nil {
 		return
 	}
+	// What the agent runs with counts; the settings of this command may be others.
+	asked, known := r.Capture, false
+	if r.agentErr == nil && r.agent.Capture != nil {
+		asked, known = *r.agent.Capture, true
+	}
 	c, err := r.AskCapture(ctx)
 	switch {
-	case err != nil && !r.Capture:
+	case err != nil && !asked:
 		return // it is not asked for, and only root can see it
 	case err != nil:
 		r.add("capture", Unknown, fmt.Sprintf("asking the kernel what is captured: %v", err), "run this command as root")
 		return
-	case !r.Capture && c.Present:
+	case !asked && c.Present && known:
 		r.add("capture", Fault, "connections of this host are captured, and the agent runs without --capture: Envoy does not listen for them",
 			"set capture: true for the agent and restart it, or run `fairlead capture remove`")
 		return
-	case !r.Capture:
+	case !asked && c.Present:
+		r.add("capture", Warning, "connections of this host are captured, and these settings are without --capture: an agent with them would not have Envoy listen for them",
+			"run this command with the agent's settings (--settings); if they are these, set capture: true, or run `fairlead capture remove`")
+		return
+	case !asked:
 		return
 	}
 	for _, text := range c.Wrong {

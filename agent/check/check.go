@@ -44,7 +44,8 @@ type Input struct {
 	Environ []string
 	// Address is the host's address in the mesh, or the zero value.
 	Address netip.Addr
-	// Capture says that the agent has Envoy listen for captured connections.
+	// Capture says that the agent has Envoy listen for captured connections, as far as these settings
+	// know: a running agent knows better.
 	Capture bool
 	// Ports are where Envoy and the agent will listen besides, if the agent does not run, and Usual
 	// where they will listen if nobody else does: otherwise the agent takes free ports.
@@ -72,6 +73,8 @@ type Agent struct {
 	Address netip.Addr
 	// NotReady says why the workload cannot be reached, and Problems what else needs action.
 	NotReady, Problems []string
+	// Capture says whether it runs with --capture; nil if it does not say.
+	Capture *bool
 	// Version is the agent's, and Envoy the one of its Envoy; empty if it does not say.
 	Version, Envoy string
 }

@@ -142,7 +142,14 @@ func TestFaults(t *testing.T) {
 		"firewall": {func(in *check.Input) {
 			in.Capture, in.AskCapture = true, captures(check.Capture{Present: true, Firewall: []string{"ufw drops what it does not accept"}})
 		}, "firewall", "ufw drops", check.Warning},
-		"captured without the agent": {func(in *check.Input) { in.AskCapture = captures(check.Capture{Present: true}) }, "capture", "without --capture", check.Fault},
+		"captured without the agent": {func(in *check.Input) {
+			in.Capture, in.AskCapture, in.Ask = true, captures(check.Capture{Present: true}), says(check.Agent{Server: "s", Capture: new(bool)})
+		}, "capture", "the agent runs without --capture", check.Fault},
+		"captured, other settings": {func(in *check.Input) {
+			captured := true
+			in.AskCapture, in.Ask = captures(check.Capture{Present: true}), says(check.Agent{Server: "s", Capture: &captured})
+		}, "capture", "as declared", check.OK},
+		"captured, settings unknown": {func(in *check.Input) { in.AskCapture = captures(check.Capture{Present: true}) }, "capture", "these settings are without --capture", check.Warning},
 		"capture not seen": {func(in *check.Input) {
 			in.Capture, in.AskCapture = true, func(context.Context) (check.Capture, error) { return check.Capture{}, os.ErrPermission }
 		}, "capture", "what is captured", check.Unknown},

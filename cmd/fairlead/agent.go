@@ -150,7 +150,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
 		Levels: levels, Registerer: page.shared, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
 		Metrics: page.own, Public: map[string]http.Handler{"GET /stats/prometheus": page.all}, NotReady: ask(a.NotReady), Remarks: a.Remarks,
-		Routes: agentRoutes(a, page.all),
+		Routes: agentRoutes(a, page.all, f.cfg.Capture),
 	}, chosen)
 	if err != nil {
 		return err
@@ -175,13 +175,13 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 }
 
 // agentRoutes are what the agent serves at its socket, for people and commands.
-func agentRoutes(a *agent.Agent, page http.Handler) map[string]http.Handler {
+func agentRoutes(a *agent.Agent, page http.Handler, capture bool) map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /stats/prometheus": page,
 		"GET /v1/status":        admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
 		"GET /v1/problems": admin.JSON(func(ctx context.Context, _ *http.Request, _ struct{}) (agentProblems, error) {
 			st := a.Status()
-			return agentProblems{Server: connectedServer(st), Refusal: refusalOf(st), Address: addressOf(st), NotReady: a.NotReady(ctx), Remarks: a.Remarks(), Version: version, Envoy: st.EnvoyVersion}, nil
+			return agentProblems{Server: connectedServer(st), Refusal: refusalOf(st), Address: addressOf(st), NotReady: a.NotReady(ctx), Remarks: a.Remarks(), Version: version, Envoy: st.EnvoyVersion, Capture: &capture}, nil
 		}),
 		"GET /v1/config_dump": envoySays(a.ConfigDump),
 		"GET /v1/clusters":    envoySays(a.EnvoyClusters),

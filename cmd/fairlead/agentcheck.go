@@ -35,6 +35,7 @@ type agentProblems struct {
 	Remarks  []string `json:"remarks"`
 	Version  string   `json:"version"`
 	Envoy    string   `json:"envoy"`
+	Capture  *bool    `json:"capture,omitempty"`
 }
 
 // connectedServer is the control plane of an agent, or empty.
@@ -135,7 +136,7 @@ func (f *agentFlags) checkInput() (check.Input, error) {
 		var p agentProblems
 		err := client.Do(ctx, http.MethodGet, "/v1/problems", nil, &p)
 		address, _ := netip.ParseAddr(p.Address) // none of an older agent
-		return check.Agent{Server: p.Server, Refusal: p.Refusal, Address: address, NotReady: p.NotReady, Problems: p.Remarks, Version: p.Version, Envoy: p.Envoy}, err
+		return check.Agent{Server: p.Server, Refusal: p.Refusal, Address: address, NotReady: p.NotReady, Problems: p.Remarks, Version: p.Version, Envoy: p.Envoy, Capture: p.Capture}, err
 	}
 	return in, nil
 }
