@@ -107,6 +107,30 @@ func (v *verifiedNode) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 		errUnknownWorkload, address, v.account.Name, v.account.Namespace)}
 }
 
+// lost says why none fits any more: what became of the workload that the host had, or what is at its
+// address instead.
+func (v *verifiedNode) lost(s *mesh.Snapshot, had *mesh.Workload) string {
+	address := v.reported.Address.String()
+	var at *mesh.Workload
+	for _, w := range s.WorkloadsAt(address) {
+		if at == nil || had != nil && w.Key == had.Key {
+			at = w
+		}
+	}
+	is := func(w *mesh.Workload) bool { return had != nil && w.Key == had.Key }
+	switch {
+	case at != nil && !v.is(at):
+		return fmt.Sprintf("workload %s/%s at its address %s has service account %q, and the host is %q", at.Namespace, at.Name, address,
+			mesh.ServiceAccount{Namespace: at.Namespace, Name: at.ServiceAccount}, v.account)
+	case at != nil:
+		return fmt.Sprintf("workload %s/%s at its address %s is in network %q, and the host is in %q", at.Namespace, at.Name, address, at.Network, v.reported.Network)
+	}
+	if i := slices.IndexFunc(s.Workloads, is); i >= 0 {
+		return fmt.Sprintf("its workload %s/%s has address %s, and the host has %s", had.Namespace, had.Name, s.Workloads[i].Address, address)
+	}
+	return "its workload is no longer in the mesh"
+}
+
 // is reports whether a workload has the claimed identity.
 func (v *verifiedNode) is(w *mesh.Workload) bool {
 	return w.Namespace == v.account.Namespace && w.ServiceAccount == v.account.Name

@@ -398,6 +398,38 @@ func TestProxyKeepsConfigurationWithoutWorkload(t *testing.T) {
 	r.synced(t, "web.shop")
 }
 
+// TestStaleSaysWhatDiffers: a workload that is still there, but not as the host is, is not called removed.
+func TestStaleSaysWhatDiffers(t *testing.T) {
+	t.Parallel()
+	o := smallmesh.Shop()
+	r := newRig(t, o, nil)
+	r.connect(t, node("web", "127.0.0.11"), nil)
+	r.synced(t, "web.shop")
+	at := slices.IndexFunc(o.Workloads, func(w *mesh.Workload) bool { return w.Address == "127.0.0.11" })
+	for _, c := range []struct {
+		edit func(w *mesh.Workload)
+		says string
+	}{
+		{func(w *mesh.Workload) { w.ServiceAccount = "other" }, `workload shop/web at its address 127.0.0.11 has service account "shop/other", and the host is "shop/web"`},
+		{func(w *mesh.Workload) { w.Address = "127.0.0.99" }, "its workload shop/web has address 127.0.0.99, and the host has 127.0.0.11"},
+		{func(w *mesh.Workload) { w.Name = "third"; w.ServiceAccount = "other" }, `workload shop/third at its address 127.0.0.11 has service account "shop/other"`},
+	} {
+		edited := *o.Workloads[at]
+		c.edit(&edited)
+		workloads := slices.Clone(o.Workloads)
+		workloads[at] = &edited
+		slices.SortFunc(workloads, func(a, b *mesh.Workload) int { return a.Key.Compare(b.Key) })
+		next := &smallmesh.Objects{Fragment: mesh.Fragment{Services: o.Services, Workloads: workloads}}
+		r.mesh.publish(next.Snapshot(r.mesh.Snapshot()))
+		eventually(t, c.says, func() bool { return strings.HasPrefix(r.server.Proxies()[0].Stale, c.says) })
+	}
+	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
+	r.synced(t, "web.shop")
+	if st := r.server.Proxies()[0].Stale; st != "" {
+		t.Errorf("all is as it was, and the proxy is stale: %s", st)
+	}
+}
+
 func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Shop()

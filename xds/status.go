@@ -191,7 +191,7 @@ func (c *conn) behind(types []stream.TypeStatus) time.Time {
 func (st *ProxyStatus) describe(o *proxyState) {
 	switch {
 	case o.gone:
-		st.Stale = "its workload is no longer in the mesh"
+		st.Stale = sanitize(o.goneWhy, 256)
 	case o.fault != "":
 		st.Stale = o.fault
 	}

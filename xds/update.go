@@ -26,7 +26,8 @@ type proxyState struct {
 	cache.Configuration
 	workload *mesh.Workload
 	own      ownConfig
-	gone     bool   // the workload is no longer in the mesh
+	gone     bool   // no workload of the mesh fits the host any more
+	goneWhy  string // what became of it
 	fault    string // why the view could not be built, or empty
 	// generation is that of the last snapshot that changed something, and at when that was
 	// announced.
@@ -76,9 +77,13 @@ func (c *conn) rebuild(e *cache.Indexed, at time.Time, r *rollout) bool {
 	w, err := c.node.workload(e.Snapshot)
 	if err != nil {
 		// Absence is not emptiness: the proxy keeps what it has, and is shown as stale.
-		if had != nil && !had.gone {
-			c.log(slog.LevelWarn, "workload of a proxy was removed from the mesh; proxy keeps its last configuration", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
-			next.gone = true
+		if had == nil {
+			return false
+		}
+		if why := c.node.lost(e.Snapshot, had.workload); !had.gone || why != had.goneWhy {
+			c.log(slog.LevelWarn, "no workload of the mesh fits a proxy any more; proxy keeps its last configuration", 0,
+				"proxy", c.nodeID, "host", c.peer.Host, "reason", why, "err", err)
+			next.gone, next.goneWhy = true, why
 			c.current.Store(next)
 		}
 		return false
@@ -95,7 +100,7 @@ func (c *conn) rebuild(e *cache.Indexed, at time.Time, r *rollout) bool {
 	if err != nil {
 		s.metrics.faults.Inc()
 		s.log.Error("building configuration failed; proxy keeps its last configuration", "proxy", c.nodeID, "err", err)
-		next.ReportedForms, next.workload, next.gone, next.fault = nil, w, false, sanitize(err.Error(), 256)
+		next.ReportedForms, next.workload, next.gone, next.goneWhy, next.fault = nil, w, false, "", sanitize(err.Error(), 256)
 		c.current.Store(next)
 		return false
 	}
@@ -108,7 +113,7 @@ func (c *conn) rebuild(e *cache.Indexed, at time.Time, r *rollout) bool {
 	if !changed && own.in.Same(next.own.in) && had != nil && now.View == had.View && w == had.workload && !had.gone && had.fault == "" {
 		return false
 	}
-	next.Configuration, next.workload, next.own, next.gone, next.fault = now, w, own, false, ""
+	next.Configuration, next.workload, next.own, next.gone, next.goneWhy, next.fault = now, w, own, false, "", ""
 	if changed {
 		next.generation, next.at = e.Generation, at
 	}
