@@ -34,7 +34,7 @@ func TestConsulStatus(t *testing.T) {
 	}{
 		"all_is_well": {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Live, Notes: []mapping.Note{{Severity: mapping.Info}}}}}},
 		"old":         {s: server.Sources{Old: []string{"source consul is stale: serving the last known catalog, 3m0s old: away\x1b[2J"}}, bad: true},
-		"starting":    {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Starting, Since: time.Now(), Reason: "away"}}}, want: "\nsource consul is starting for 0s: away\n"},
+		"starting":    {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Starting, Since: time.Now(), Reason: "away"}}}, want: "\nsource consul is starting for less than 1s: away\n"},
 		"unsaved":     {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Live, Unsaved: "disk full"}}}, bad: true},
 		"left_out": {
 			s:    server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Live, Notes: []mapping.Note{{Code: mapping.CodePort, Severity: mapping.Warning, Service: "web", Instance: "n/web-1", Message: "no port"}}}}},

@@ -182,6 +182,9 @@ func lasting(since time.Time) string {
 	if since.IsZero() {
 		return "-"
 	}
+	if time.Since(since) < time.Second {
+		return "less than 1s"
+	}
 	return short(time.Since(since))
 }
 

@@ -30,8 +30,8 @@ not come back. With names of proxies or hosts, it lists only those.
 
   ENVOY                live, starting, absent, rejecting; left: the stream ended; not back: the host has
                        not connected since the server started
-  CDS, LDS, EDS, RDS,  SYNCED: accepted; STALE: not answered yet; REJECTED: the proxy sent a NACK;
-  ECDS                 ECDS are the rules of inbound HTTP requests
+  CDS, LDS, EDS, RDS,  SYNCED: accepted; STALE: not answered yet, or a newer one is on its way or cannot be
+  ECDS                 made; REJECTED: the proxy sent a NACK; ECDS are the rules of inbound HTTP requests
   ENCRYPTED            what the proxy requires of traffic for its application
   HEALTH               of the workload in the mesh, by its agent and Consul; withdrawn: out of service on
                        purpose, as in Consul's maintenance mode
@@ -154,10 +154,9 @@ func (st *status) write(w io.Writer) error {
 	for _, x := range st.Proxies.Proxies {
 		if x.Withdrawn {
 			_, _ = fmt.Fprintf(w, "\n%s is out of service on purpose: %s\n", x.Name, safetext.Sanitize(dash(x.HealthReason), 1024))
-		} else if why := onItsWay(x); why != "" {
-			_, _ = fmt.Fprintf(w, "\n%s is not synced: %s\n", x.Name, why)
 		}
 	}
+	writeOnTheirWay(w, st.Proxies.Proxies)
 	if err := writeCredentials(w, st.Proxies.Proxies); err != nil {
 		return err
 	}
@@ -240,53 +239,10 @@ func writeRefused(w io.Writer, list []server.Refused) error {
 	})
 }
 
-// writeUnwell writes what needs a person, the first few of each kind.
-func writeUnwell(w io.Writer, list []server.Condition) error {
-	if len(list) == 0 {
-		return nil
-	}
-	_, err := fmt.Fprintf(w, "\nUNWELL (%d)\n", len(list))
-	for i := 0; i < len(list); {
-		n := 1
-		for i+n < len(list) && list[i+n].Reason == list[i].Reason {
-			n++
-		}
-		for _, c := range list[i : i+min(n, manyConditions)] {
-			_, _ = fmt.Fprintf(w, "  %s: %s\n      %s\n", c.Reason, safetext.Sanitize(c.Text, 1024), safetext.Sanitize(c.Action, 1024))
-		}
-		if n > manyConditions {
-			_, _ = fmt.Fprintf(w, "  %s: … and %d more, which -o json has\n", list[i].Reason, n-manyConditions)
-		}
-		i += n
-	}
-	return err
-}
-
-// manyConditions limits the conditions of one kind that are written.
-const manyConditions = 10
-
-// onItsWay is why a proxy is not synced, where no column says it.
-func onItsWay(p server.Proxy) string {
-	if !p.Connected || p.Synced || p.Stale != "" {
-		return ""
-	}
-	asks := false
-	for _, t := range p.Types {
-		if len(t.Rejected) > 0 || t.Pending && t.Type != "virtual-host" || t.Pending && typeState(p, "route") == "SYNCED" {
-			return ""
-		}
-		asks = asks || t.Type == "listener"
-	}
-	if !asks {
-		return "it has not asked for listeners yet; its Envoy starts, or waits for a certificate of one of its clusters"
-	}
-	return "a newer configuration is on its way to it; ask again"
-}
-
 // worse is the worse one of the states of routes and of virtual hosts, which are
 // one thing to a person.
 func worse(routes, hosts string) string {
-	if routes == "SYNCED" && hosts != "-" {
+	if (routes == "SYNCED" || routes == "-") && hosts != "-" {
 		return hosts
 	}
 	return routes
@@ -304,6 +260,8 @@ func routesTravel(p server.Proxy) string {
 	}
 }
 
+// typeState is how a proxy stands with a type. Nothing is SYNCED where a newer configuration is on its
+// way, or where the proxy keeps one because it cannot have a newer one.
 func typeState(p server.Proxy, name string) string {
 	for _, t := range p.Types {
 		switch {
@@ -312,7 +270,7 @@ func typeState(p server.Proxy, name string) string {
 			return "REJECTED"
 		case t.Pending && p.Partial:
 			return "PARTIAL"
-		case t.Pending:
+		case t.Pending, p.Stale != "", newerComes(p):
 			return "STALE"
 		default:
 			return "SYNCED"

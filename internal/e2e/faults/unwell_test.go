@@ -97,10 +97,6 @@ func TestStatusCanBeAlertedOn(t *testing.T) {
 	mistaken.Stop()
 	s.restartAgent("orders-v1")
 	s.awaitLive()
-	s.unwell("refused", "`fairlead host forget orders-v1`") // until it is quiet for a minute
-	if _, err := s.CLI("host", "forget", "orders-v1", "--run-dir", s.RunDir("server")); err != nil {
-		t.Error(err)
-	}
 	s.unwell("", "")
 
 	// A host dies while the server is away.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +21,8 @@ const (
 	// refusedFor is how long a refusal counts that does not happen again: whoever is refused
 	// tries again within a minute.
 	refusedFor = 10 * time.Minute
-	// refusedQuiet is the same for a peer that was let in since.
+	// refusedQuiet is the same for a peer that was let in since, and that was also let in while it was
+	// refused: two machines may have one name.
 	refusedQuiet = time.Minute
 	// recentFor is how old the conditions of /readyz and /metrics may be: anybody may ask there,
 	// as often as they like.
@@ -147,19 +147,26 @@ func keyOf(workload string) mesh.Key {
 }
 
 // refused lists who is refused, as far as it is not over: a refusal is over when the peer was
-// let in since and is quiet, when it does not happen again, and when a person says so.
+// let in since, when it does not happen again, and when a person says so.
 func (s *Server) refused(now time.Time) []Refused {
 	out := []Refused{}
+	first := []time.Time{}
 	for _, r := range s.xds.Refused() {
 		out = append(out, Refused{Host: r.Host, Node: r.Node, Peer: r.Peer, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})
+		first = append(first, r.First)
 	}
 	for _, r := range s.issuer.Refusals() {
 		out = append(out, Refused{Host: r.Host, Peer: r.Peer, What: "certificate", Reason: r.Reason, Last: r.Last, Count: r.Count})
+		first = append(first, r.First)
 	}
-	return slices.DeleteFunc(out, func(r Refused) bool {
-		quiet := now.Sub(r.Last)
-		return quiet > refusedFor || quiet > refusedQuiet && s.presence.admitted(r.Host, r.Peer, r.Last)
-	})
+	left := out[:0]
+	for i, r := range out {
+		quiet, is := now.Sub(r.Last), s.presence.letIn(r.Host, r.Peer, first[i], r.Last)
+		if quiet <= refusedFor && is != letInSince && (is != letInBetween || quiet <= refusedQuiet) {
+			left = append(left, r)
+		}
+	}
+	return left
 }
 
 // Forgotten says how many refusals were forgotten.

@@ -259,7 +259,10 @@ func lasting(now, since time.Time) string {
 	if since.IsZero() {
 		return "an unknown time"
 	}
-	return max(0, now.Sub(since)).Truncate(time.Second).String()
+	if d := now.Sub(since); d >= time.Second {
+		return d.Truncate(time.Second).String()
+	}
+	return "less than 1s"
 }
 
 // amount is "1 rule" or "2 rules".

@@ -110,7 +110,8 @@ func staleProxies(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 		if x := &p.Proxies[i]; x.Connected && x.Stale != "" {
 			out = append(out, Condition{
 				Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: fmt.Sprintf("%s is stale: %s", x.Name, x.Stale),
-				Action: "put its workload back into the mesh, with the address and service account of the host, or stop its agent and run `fairlead host remove " + x.Host + "`",
+				Action: "have a WorkloadEntry, or an instance of a catalog, with the address and service account of the host, or change the host: --address of its agent, " +
+					"`fairlead token create --host " + x.Host + " --replace …`; if the host is gone for good, stop its agent and run `fairlead host remove " + x.Host + "`",
 			})
 		}
 	}
@@ -123,14 +124,16 @@ func notSynced(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
 		if !x.Connected || x.Synced || x.Stale != "" || x.rejects() || now.Sub(x.Behind) < patience {
 			continue
 		}
+		text := fmt.Sprintf("%s is not synced for %s: ", x.Name, lasting(now, x.Behind))
 		why := "it has not answered all of its configuration"
-		if !x.asks("listener") {
+		if !x.asks("listener") { // what it has asked for is synced
+			text = fmt.Sprintf("%s serves nothing for %s: ", x.Name, lasting(now, x.Behind))
 			why = "it has not asked for listeners yet; its Envoy starts, or waits for a certificate of one of its clusters"
 		} else if pending := x.pending(); len(pending) > 0 {
 			why = "it has not answered " + strings.Join(pending, ", ")
 		}
 		out = append(out, Condition{
-			Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: fmt.Sprintf("%s is not synced for %s: %s", x.Name, lasting(now, x.Behind), why),
+			Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: text + why,
 			Action: "look at envoy.log in the run directory of the agent on host " + x.Host + ", and whether its CPU is exhausted",
 		})
 	}

@@ -76,7 +76,9 @@ type present struct {
 	streams int
 	// opened and left are when it opened a stream last, and when the last one ended.
 	opened, left time.Time
-	source       netip.Addr // where it connected from
+	// before is when it opened the stream before that one; zero if none is known.
+	before time.Time
+	source netip.Addr // where it connected from
 }
 
 func newPresence(source *agents.Source, after time.Duration) *presence {
@@ -97,6 +99,7 @@ func (p *presence) StreamOpened(stream uint64, c mesh.Claim, end func(reason str
 	}
 	p.streams[stream] = c.Host
 	h.streams++
+	h.before = h.opened
 	h.opened, h.left, h.source = time.Now(), time.Time{}, c.Source
 	return nil
 }
@@ -173,21 +176,36 @@ func (p *presence) absent(record []attest.Host, away []agents.WorkloadStatus, no
 	return out
 }
 
-// admitted reports whether the host, or for a peer that has proved no name one that connects
-// from its address, has opened a stream since a time.
-func (p *presence) admitted(host, address string, since time.Time) bool {
+// letIn is what became of a peer after it was refused.
+type letIn int
+
+const (
+	notLetIn letIn = iota
+	// letInBetween means that it was let in since, and perhaps between refusals, too: two machines may
+	// have one name, or one address.
+	letInBetween
+	letInSince
+)
+
+// letIn says whether the host, or for a peer that has proved no name one that connects from its
+// address, has opened a stream since it was refused, first and last at these times.
+func (p *presence) letIn(host, address string, first, last time.Time) letIn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if host != "" {
-		h := p.hosts[host]
-		return h != nil && h.opened.After(since)
-	}
-	for _, h := range p.hosts {
-		if h.opened.After(since) && h.source.IsValid() && peeraddr.Group(h.source.String()) == peeraddr.Group(address) {
-			return true
+	var its []*present
+	for name, h := range p.hosts {
+		if name == host || host == "" && h.source.IsValid() && peeraddr.Group(h.source.String()) == peeraddr.Group(address) {
+			its = append(its, h)
 		}
 	}
-	return false
+	switch {
+	case !slices.ContainsFunc(its, func(h *present) bool { return h.opened.After(last) }):
+		return notLetIn
+	case len(its) > 1 || its[0].before.After(first) && its[0].before.Before(last):
+		return letInBetween
+	default:
+		return letInSince
+	}
 }
 
 // absent lists the hosts on record that are not connected.

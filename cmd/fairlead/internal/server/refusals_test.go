@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -73,12 +74,39 @@ func TestRefusalsEnd(t *testing.T) {
 	}
 	leave()
 	r.eventually(func() error { _, _, err := b.claim("one"); return err })
-	// It is another node for the server, and the same host for a person.
-	if got := r.refusedAt(0); !strings.HasPrefix(got, both) {
-		t.Errorf("right after b was let in %q is refused", got)
+	// It is another node for the server, and the same host for a person. The unknown peer had the address
+	// of b, and of no other host.
+	if got := r.refusedAt(0); got != "" {
+		t.Errorf("b was let in, and %q is refused", got)
 	}
-	if got := r.refusedAt(refusedQuiet + time.Second); got != "" {
-		t.Errorf("b was let in and is quiet, and %q is refused", got)
+}
+
+// TestLetIn: a refusal is over when the host was let in, but not if it was also let in between refusals.
+func TestLetIn(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	one, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	for name, c := range map[string]struct {
+		hosts      map[string]*present
+		host, peer string
+		want       letIn
+	}{
+		"never":             {nil, "web", "10.0.0.1:1", notLetIn},
+		"before":            {map[string]*present{"web": {opened: ago(time.Hour)}}, "web", "", notLetIn},
+		"since":             {map[string]*present{"web": {opened: ago(time.Second)}}, "web", "", letInSince},
+		"before_and_since":  {map[string]*present{"web": {opened: ago(time.Second), before: ago(time.Hour)}}, "web", "", letInSince},
+		"between_and_since": {map[string]*present{"web": {opened: ago(time.Second), before: ago(90 * time.Second)}}, "web", "", letInBetween},
+		"twice_since":       {map[string]*present{"web": {opened: ago(time.Second), before: ago(2 * time.Second)}}, "web", "", letInSince},
+		"another":           {map[string]*present{"db": {opened: ago(time.Second), source: one}}, "web", "10.0.0.1:1", notLetIn},
+		"by_address":        {map[string]*present{"web": {opened: ago(time.Second), source: one}}, "", "10.0.0.1:1", letInSince},
+		"another_address":   {map[string]*present{"web": {opened: ago(time.Second), source: other}}, "", "10.0.0.1:1", notLetIn},
+		"several_there":     {map[string]*present{"web": {opened: ago(time.Second), source: one}, "db": {opened: ago(time.Hour), source: one}}, "", "10.0.0.1:1", letInBetween},
+	} {
+		p := &presence{hosts: c.hosts}
+		if got := p.letIn(c.host, c.peer, ago(2*time.Minute), ago(time.Minute)); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }
 
