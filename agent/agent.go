@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/agent/capture/beat"
+	"github.com/fairlead/fairlead/agent/collectors"
 	"github.com/fairlead/fairlead/agent/dns"
 	"github.com/fairlead/fairlead/agent/health"
 	"github.com/fairlead/fairlead/agent/logrotate"
@@ -170,6 +171,7 @@ type Agent struct {
 	secrets *workload.Server
 	metrics *metrics.Collector
 	logs    *logrotate.Rotator
+	reports *collectors.Watch
 	// nodeAddress is the address of the host in the mesh, set with metrics.
 	nodeAddress netip.Addr
 	known       envoySecrets   // set with admin
@@ -325,6 +327,7 @@ type parts struct {
 	proxy   *proxy.Process
 	metrics *metrics.Collector
 	logs    *logrotate.Rotator
+	reports *collectors.Watch
 	checker *health.Checker // or nil: the ProxyConfig says whether to probe
 	health  health.Reporter
 }
@@ -352,6 +355,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	})
 	group.Go(func() error { return p.metrics.Run(services) })
 	group.Go(func() error { return p.logs.Run(services) })
+	group.Go(func() error { return p.reports.Run(services) })
 	if a.c.Capture && a.c.CaptureSocket != "" {
 		client := beat.Client{Logger: a.log, Path: a.c.CaptureSocket, Port: a.c.CapturePort, Alive: a.envoyAnswers}
 		group.Go(func() error { return client.Run(services) })

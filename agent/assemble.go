@@ -85,7 +85,11 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy, metrics: collector, logs: logs, health: reporter{r}}
+	reports, err := a.watchCollectors(envoy)
+	if err != nil {
+		return nil, err
+	}
+	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy, metrics: collector, logs: logs, reports: reports, health: reporter{r}}
 	if a.c.Probe != nil {
 		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: envoyReadiness{a}, Reporter: p.health, Probe: *a.c.Probe})
 		if err != nil {
@@ -95,7 +99,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.relay, a.proxy, a.secrets, a.guards = r, envoy, secrets, []*peercred.Guard{xdsGuard, sdsGuard, alsGuard}
-	a.metrics, a.logs, a.nodeAddress = collector, logs, node.Address
+	a.metrics, a.logs, a.reports, a.nodeAddress = collector, logs, reports, node.Address
 	a.status.Host, a.status.Workload, a.status.Node = e.Host, e.pair.String(), node.ID()
 	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, binary.Version.String()
 	return p, nil

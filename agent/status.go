@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fairlead/fairlead/agent/collectors"
 	"github.com/fairlead/fairlead/agent/dns"
 	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/proxy"
@@ -64,6 +65,8 @@ type Status struct {
 	Credentials []workload.Credential `json:"credentials,omitempty"`
 	// AccessLogs are the logs that Envoy writes to files, and what the rotation of them did.
 	AccessLogs logrotate.Status `json:"access_logs"`
+	// Reports is what collectors of spans and logs did not take.
+	Reports collectors.Status `json:"reports"`
 	// DNS is what the agent's DNS does; nil if it is off.
 	DNS *dns.Status `json:"dns,omitempty"`
 	// RemadeSockets count, by name, how often a socket was made again because somebody had
@@ -111,6 +114,9 @@ func (a *Agent) Status() Status {
 	if a.logs != nil {
 		s.AccessLogs = a.logs.Status()
 	}
+	if a.reports != nil {
+		s.Reports = a.reports.Status()
+	}
 	if a.dns != nil {
 		answers := a.dns.Status()
 		s.DNS = &answers
@@ -149,6 +155,7 @@ func (a *Agent) Remarks() []string {
 	out = append(out, s.SocketProblems...)
 	out = append(out, credentialRemarks(s.Credentials)...)
 	out = append(out, s.AccessLogs.Problems...)
+	out = append(out, s.Reports.Remarks()...)
 	if s.DNS != nil {
 		out = append(out, s.DNS.Remarks()...)
 	}

@@ -87,25 +87,28 @@ type agentCollector struct {
 	expiry, start, running, connected, rejected, unsaved *prometheus.Desc
 	refused, closed                                      *prometheus.Desc
 	rotations, unrotated, removed, dropped               *prometheus.Desc
+	reports                                              *prometheus.Desc
 	queries, names, nameservers, loops                   *prometheus.Desc
 	credentials, credentialEnd, credentialState          *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
 	return &agentCollector{
-		status:      status,
-		expiry:      prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "Expiry of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
-		start:       prometheus.NewDesc("fairlead_agent_cert_start_timestamp", "Beginning of the validity of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
-		running:     prometheus.NewDesc("istio_agent_envoy_running", "1 if Envoy runs, else 0.", nil, nil),
-		connected:   prometheus.NewDesc("fairlead_agent_connected", "1 if the agent is connected to a control plane, else 0.", nil, nil),
-		rejected:    prometheus.NewDesc("fairlead_agent_rejected_resources", "xDS resources that Envoy rejects (NACK) now.", nil, nil),
-		unsaved:     prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are outdated because saving failed. A restart would use the old content.", nil, nil),
-		refused:     prometheus.NewDesc("fairlead_agent_refused_calls_total", "gRPC calls at the agent's sockets for Envoy that were rejected because they have no valid token.", nil, nil),
-		closed:      prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the agent's sockets for Envoy that were closed because they showed no valid token.", nil, nil),
-		rotations:   prometheus.NewDesc("fairlead_agent_access_log_rotations_total", "Rotations of access logs that Envoy writes to files, and of Envoy's output.", nil, nil),
-		unrotated:   prometheus.NewDesc("fairlead_agent_access_log_problems", "Problems for which a log of Envoy is not rotated now and may grow without limit.", nil, nil),
-		removed:     prometheus.NewDesc("fairlead_agent_access_log_removed_early_total", "Rotated files of Envoy's logs that were removed before their time because their file system was full.", nil, nil),
-		dropped:     prometheus.NewDesc("fairlead_agent_access_log_dropped_bytes_total", "Bytes of Envoy's output that were dropped: no room, or the agent's standard output did not take them.", nil, nil),
+		status:    status,
+		expiry:    prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "Expiry of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
+		start:     prometheus.NewDesc("fairlead_agent_cert_start_timestamp", "Beginning of the validity of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
+		running:   prometheus.NewDesc("istio_agent_envoy_running", "1 if Envoy runs, else 0.", nil, nil),
+		connected: prometheus.NewDesc("fairlead_agent_connected", "1 if the agent is connected to a control plane, else 0.", nil, nil),
+		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "xDS resources that Envoy rejects (NACK) now.", nil, nil),
+		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are outdated because saving failed. A restart would use the old content.", nil, nil),
+		refused:   prometheus.NewDesc("fairlead_agent_refused_calls_total", "gRPC calls at the agent's sockets for Envoy that were rejected because they have no valid token.", nil, nil),
+		closed:    prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the agent's sockets for Envoy that were closed because they showed no valid token.", nil, nil),
+		rotations: prometheus.NewDesc("fairlead_agent_access_log_rotations_total", "Rotations of access logs that Envoy writes to files, and of Envoy's output.", nil, nil),
+		unrotated: prometheus.NewDesc("fairlead_agent_access_log_problems", "Problems for which a log of Envoy is not rotated now and may grow without limit.", nil, nil),
+		removed:   prometheus.NewDesc("fairlead_agent_access_log_removed_early_total", "Rotated files of Envoy's logs that were removed before their time because their file system was full.", nil, nil),
+		dropped:   prometheus.NewDesc("fairlead_agent_access_log_dropped_bytes_total", "Bytes of Envoy's output that were dropped: no room, or the agent's standard output did not take them.", nil, nil),
+		reports: prometheus.NewDesc("fairlead_agent_reports_dropped_total",
+			"What collectors of spans and logs did not take, and Envoy dropped: calls and requests with spans or logs (calls), lines for access log services (log_entries), segments for SkyWalking (spans).", []string{"what"}, nil),
 		queries:     prometheus.NewDesc("fairlead_agent_dns_queries_total", "DNS queries, by answer: mesh (from the names of the mesh), forwarded (as a nameserver answered), refused (not allowed), failed (SERVFAIL). Only with --dns.", []string{"answer"}, nil),
 		names:       prometheus.NewDesc("fairlead_agent_dns_names", "Host names of the mesh that the agent answers. Only with --dns.", nil, nil),
 		nameservers: prometheus.NewDesc("fairlead_agent_dns_nameserver_failures_total", "Queries that a nameserver of the host did not answer, since resolv.conf named it. Only with --dns.", []string{"nameserver"}, nil),
@@ -132,6 +135,7 @@ func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.unrotated
 	ch <- c.removed
 	ch <- c.dropped
+	ch <- c.reports
 	ch <- c.credentials
 	ch <- c.credentialEnd
 	ch <- c.credentialState
@@ -162,6 +166,9 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.unrotated, prometheus.GaugeValue, float64(len(s.AccessLogs.Problems)))
 	ch <- prometheus.MustNewConstMetric(c.removed, prometheus.CounterValue, float64(s.AccessLogs.RemovedEarly))
 	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(s.AccessLogs.DroppedBytes))
+	for what, n := range map[string]uint64{"calls": s.Reports.Calls, "log_entries": s.Reports.LogEntries, "spans": s.Reports.Spans} {
+		ch <- prometheus.MustNewConstMetric(c.reports, prometheus.CounterValue, float64(n), what)
+	}
 	c.collectCredentials(ch, s.Credentials)
 	if s.DNS == nil {
 		return

@@ -41,7 +41,7 @@ func TestAgentMetrics(t *testing.T) {
 		}
 		return out
 	}
-	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0, "fairlead_agent_refused_calls_total": 0, "fairlead_agent_closed_connections_total": 0, "fairlead_agent_credentials": 0}
+	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0, "fairlead_agent_refused_calls_total": 0, "fairlead_agent_closed_connections_total": 0, "fairlead_agent_credentials": 0, "fairlead_agent_reports_dropped_total": 0}
 	rotation := []string{
 		"fairlead_agent_access_log_rotations_total", "fairlead_agent_access_log_removed_early_total",
 		"fairlead_agent_access_log_dropped_bytes_total", "fairlead_agent_access_log_problems",
@@ -58,10 +58,11 @@ func TestAgentMetrics(t *testing.T) {
 	s.Identities = []agent.IdentityStatus{{ID: "spiffe://td/ns/shop/sa/cart", NotBefore: time.Unix(1000, 0), NotAfter: time.Unix(9000, 0)}}
 	want = map[string]float64{
 		"istio_agent_cert_expiry_timestamp": 9000, "fairlead_agent_cert_start_timestamp": 1000, "istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6,
-		"fairlead_agent_credentials": 1, "fairlead_agent_credential_expiry_timestamp": 5000, "fairlead_agent_credential_problem": 1,
+		"fairlead_agent_credentials": 1, "fairlead_agent_credential_expiry_timestamp": 5000, "fairlead_agent_credential_problem": 1, "fairlead_agent_reports_dropped_total": 15,
 	}
 	s.Credentials = []workload.Credential{{Name: "shop", State: credential.Mismatch, Served: true, NotAfter: time.Unix(5000, 0)}}
 	s.AccessLogs = logrotate.Status{Rotations: 11, RemovedEarly: 12, DroppedBytes: 13, Problems: make([]string, 14)}
+	s.Reports.Calls = 15
 	for i, name := range rotation {
 		want[name] = float64(11 + i)
 	}

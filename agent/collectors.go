@@ -1,0 +1,23 @@
+package agent
+
+import (
+	"context"
+	"io"
+
+	"github.com/fairlead/fairlead/agent/collectors"
+	"github.com/fairlead/fairlead/agent/proxy"
+)
+
+// watchCollectors makes what finds collectors that do not take what Envoy reports.
+func (a *Agent) watchCollectors(envoy *proxy.Process) (*collectors.Watch, error) {
+	return collectors.New(collectors.Config{
+		Logger: a.c.Logger,
+		Open: func(ctx context.Context, path string) (io.ReadCloser, error) {
+			a.mu.Lock()
+			admin := a.admin
+			a.mu.Unlock()
+			return admin.Open(ctx, path)
+		},
+		Process: func() (string, bool) { return envoy.Birth(), envoy.Status().Adopted },
+	})
+}

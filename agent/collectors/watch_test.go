@@ -1,0 +1,131 @@
+package collectors
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fakeEnvoy is the admin interface of an Envoy with some statistics.
+type fakeEnvoy struct {
+	stats   map[string]uint64
+	id      string
+	adopted bool
+}
+
+func (e *fakeEnvoy) open(_ context.Context, path string) (io.ReadCloser, error) {
+	filter, err := url.QueryUnescape(strings.TrimPrefix(path, "/stats?filter="))
+	if err != nil {
+		return nil, err
+	}
+	names := regexp.MustCompile(filter)
+	var b strings.Builder
+	for name, n := range e.stats {
+		if names.MatchString(name) {
+			fmt.Fprintf(&b, "%s: %d\n", name, n)
+		}
+	}
+	return io.NopCloser(strings.NewReader(b.String())), nil
+}
+
+func (e *fakeEnvoy) cluster(name string, add map[string]uint64) {
+	for _, stat := range []string{"active", "5xx", "pending_overflow", "active_overflow", "max_duration_reached", "timeout", "total"} {
+		e.stats["cluster."+name+";.upstream_rq_"+stat] += add[stat]
+	}
+}
+
+func newFake(t *testing.T, e *fakeEnvoy) *Watch {
+	t.Helper()
+	w, err := New(Config{Logger: slog.New(slog.DiscardHandler), Open: e.open, Process: func() (string, bool) { return e.id, e.adopted }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+const calls, streams, requests, app = "outbound|4317|telemetry_grpc|c.watch", "outbound|9000|telemetry_stream|c.watch", "outbound|9411|telemetry_http|z.watch", "outbound|80||web.shop"
+
+// TestLosses: what each release of Envoy counts is told once, with the reason; a collector that
+// takes reports again is told no more.
+func TestLosses(t *testing.T) {
+	t.Parallel()
+	e := &fakeEnvoy{id: "a", stats: map[string]uint64{"access_logs.grpc_access_log.logs_dropped": 3, "tracing.skywalking.segments_dropped": 4, "tracing.zipkin.reports_dropped": 5}}
+	for _, name := range []string{calls, streams, requests, app} {
+		e.cluster(name, nil)
+	}
+	w := newFake(t, e)
+	w.read(t.Context())
+	if s := w.Status(); len(s.Remarks()) > 0 || s.LogEntries != 3 || s.Spans != 4 || s.Calls != 0 || len(s.Collectors) != 3 {
+		t.Errorf("at rest: %+v", s)
+	}
+	for range mostly {
+		e.cluster(calls, map[string]uint64{"active_overflow": 9, "5xx": 12, "max_duration_reached": 5}) // 3 without a connection
+		e.cluster(requests, map[string]uint64{"pending_overflow": 1, "timeout": 2, "5xx": 3})
+		e.cluster(app, map[string]uint64{"pending_overflow": 1000, "5xx": 1000})
+		w.read(t.Context())
+	}
+	e.stats["cluster."+calls+";.upstream_rq_active"] = 256
+	w.read(t.Context())
+	want := []Collector{
+		{Name: "c.watch:4317", Form: "grpc", Waiting: 256, Dropped: 18, Unanswered: 10, Failed: 6, Failing: &Losses{Dropped: 18, Unanswered: 10, Failed: 6}},
+		{Name: "c.watch:9000", Form: "stream"},
+		{Name: "z.watch:9411", Form: "http", Dropped: 2, Unanswered: 4, Failing: &Losses{Dropped: 2, Unanswered: 4}},
+	}
+	s := w.Status()
+	if diff := cmp.Diff(want, s.Collectors); diff != "" || s.Calls != 40 {
+		t.Errorf("%d calls, %s", s.Calls, diff)
+	}
+	text := "the collector c.watch:4317 does not take what Envoy reports; requests are not affected. Of the calls with spans or logs of the last minute: 10 not answered in time, " +
+		"18 dropped because too many waited for an answer, 6 failed, as without a connection. Look whether it runs, answers and is reachable from this host"
+	if r := s.Remarks(); len(r) != 2 || r[0] != text {
+		t.Errorf("remarks %q", r)
+	}
+	for range recent {
+		w.read(t.Context())
+	}
+	if s := w.Status(); len(s.Remarks()) > 0 || s.Calls != 40 {
+		t.Errorf("after a quiet minute: %+v", s)
+	}
+}
+
+// TestOtherEnvoys: counts go on over Envoys, and what an Envoy counted before this agent is not
+// counted; one loss alone, as of a collector that restarts, is not told.
+func TestOtherEnvoys(t *testing.T) {
+	t.Parallel()
+	e := &fakeEnvoy{id: "a", adopted: true, stats: map[string]uint64{}}
+	e.cluster(calls, map[string]uint64{"5xx": 100})
+	w := newFake(t, e)
+	w.read(t.Context())
+	e.cluster(calls, map[string]uint64{"5xx": 7})
+	w.read(t.Context())
+	if s := w.Status(); s.Calls != 7 || len(s.Remarks()) > 0 {
+		t.Errorf("of an Envoy that was there: %+v", s)
+	}
+	e.id, e.adopted, e.stats = "b", false, map[string]uint64{}
+	e.cluster(calls, map[string]uint64{"5xx": 200})
+	w.read(t.Context())
+	if s := w.Status(); s.Calls != 207 {
+		t.Errorf("with another Envoy: %+v", s)
+	}
+	e.id = ""
+	w.read(t.Context())
+	e.id, e.stats = "b", map[string]uint64{"access_logs.open_telemetry_access_log.logs_dropped": 1}
+	w.read(t.Context())
+	if s := w.Status(); s.Calls != 207 || len(s.Collectors) > 0 || s.LogEntries != 1 {
+		t.Errorf("without the collector: %+v", s)
+	}
+	for i := range 2 * maxCollectors {
+		e.cluster(fmt.Sprintf("outbound|%d|telemetry_http|c", i+1), nil)
+	}
+	w.read(t.Context())
+	if n := len(w.Status().Collectors); n != maxCollectors {
+		t.Errorf("%d collectors", n)
+	}
+}
