@@ -410,7 +410,7 @@ func (c *caller) serial() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	res, err := (&http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c.tls}}).Do(req)
+	res, err := (&http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c.tls}}).Do(req)
 	if err != nil {
 		return "", err
 	}

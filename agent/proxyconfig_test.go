@@ -158,7 +158,7 @@ func scrape(port int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	res, err := (&http.Client{Timeout: 5 * time.Second}).Do(req)
+	res, err := (&http.Client{Timeout: envoytest.Attempt}).Do(req)
 	if err != nil {
 		return "", err
 	}

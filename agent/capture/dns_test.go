@@ -55,10 +55,13 @@ func (h *host) resolve(uid int, network, at string) (answer string) {
 	return who(c)
 }
 
+// dropped is after what time a packet counts as dropped: the kernel answers and refuses at once.
+const dropped = time.Second
+
 // dial connects to a nameserver, from an address, which may be nil.
 func (h *host) dial(uid int, network, at string, from net.Addr) (c *mdns.Conn) {
 	h.As(uid, func() {
-		if conn, err := (&net.Dialer{Timeout: time.Second, LocalAddr: from}).DialContext(context.WithoutCancel(h.t.Context()), network, at); err == nil {
+		if conn, err := (&net.Dialer{Timeout: dropped, LocalAddr: from}).DialContext(context.WithoutCancel(h.t.Context()), network, at); err == nil {
 			c = &mdns.Conn{Conn: conn}
 		}
 	})

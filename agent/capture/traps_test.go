@@ -94,7 +94,7 @@ func (h *host) datagram(uid int, to string) (refused bool) {
 		defer func() { _ = c.Close() }()
 		_, err = c.Write([]byte("x"))
 		if err == nil {
-			_ = c.SetReadDeadline(time.Now().Add(time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(dropped))
 			_, err = c.Read(make([]byte, 8))
 		}
 		refused = errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM)

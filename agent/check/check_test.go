@@ -73,7 +73,7 @@ func serve(l net.Listener) {
 			return
 		}
 		go func() {
-			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			_ = c.SetDeadline(time.Now().Add(envoytest.Patience))
 			_, _ = c.Read(make([]byte, 1024))
 			_, _ = c.Write([]byte("no TLS\n"))
 			_ = c.Close()

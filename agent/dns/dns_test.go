@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -157,7 +158,7 @@ func ask(t testing.TB, network, at, qname string, qtype uint16, edit ...func(*md
 	for _, e := range edit {
 		e(m)
 	}
-	c := &mdns.Client{Net: network, Timeout: 20 * time.Second, UDPSize: mdns.MaxMsgSize - 1}
+	c := &mdns.Client{Net: network, Timeout: envoytest.Attempt, UDPSize: mdns.MaxMsgSize - 1}
 	r, _, err := c.Exchange(m, at)
 	if err != nil {
 		t.Fatalf("asking for %s %s: %v", qname, mdns.TypeToString[qtype], err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	mdns "github.com/miekg/dns"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // fakeUpstream is a nameserver of a test, at one port by UDP and TCP.
@@ -264,7 +266,7 @@ func TestLoop(t *testing.T) {
 		if !back.Load() {
 			return world(w, q)
 		}
-		c := &mdns.Client{Timeout: 10 * time.Second}
+		c := &mdns.Client{Timeout: envoytest.Attempt}
 		r, _, err := c.Exchange(q, *server.Load())
 		if err != nil {
 			return nil
@@ -382,7 +384,7 @@ func TestShutdown(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	await(t, "listening", func() bool { return s.listening.Load() != nil })
-	conn, err := mdns.DialTimeout("udp", (*s.listening.Load())[0], 10*time.Second)
+	conn, err := mdns.DialTimeout("udp", (*s.listening.Load())[0], envoytest.Attempt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -399,7 +401,7 @@ func TestShutdown(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(envoytest.Patience):
 		t.Fatal("it does not end")
 	}
 }

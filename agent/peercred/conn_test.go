@@ -99,7 +99,7 @@ func TestMain(m *testing.M) {
 
 // floodOnce opens a connection, sends some bytes, and returns when it is closed.
 func floodOnce(path, say string) {
-	conn, err := net.DialTimeout("unix", path, time.Minute)
+	conn, err := net.DialTimeout("unix", path, envoytest.Attempt)
 	if err != nil {
 		<-time.After(10 * time.Millisecond) // the kernel's queue is full
 		return

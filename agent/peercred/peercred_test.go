@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +43,7 @@ func listen(tb testing.TB, c Config) {
 
 func read(tb testing.TB, path string) string {
 	tb.Helper()
-	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(tb.Context(), "unix", path)
+	conn, err := (&net.Dialer{Timeout: envoytest.Attempt}).DialContext(tb.Context(), "unix", path)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -188,7 +187,7 @@ func TestRejectedExtension(t *testing.T) {
 
 // answered is nil once a request is answered with a status code.
 func (s *shop) answered(want int) error {
-	code, _, err := s.ask(s.tb.Context(), &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, "any")
+	code, _, err := s.ask(s.tb.Context(), &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true}}, "any")
 	if err == nil && code != want {
 		err = fmt.Errorf("answered with %d, want %d", code, want)
 	}

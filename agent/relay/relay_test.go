@@ -79,7 +79,7 @@ func (s *shop) says(mark string) error {
 	if err != nil {
 		return err
 	}
-	res, err := (&http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	res, err := (&http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
@@ -79,7 +78,7 @@ func (s *shop) ask(ctx context.Context, client *http.Client, host string) (int, 
 
 // hosts is nil once each host answers with its mark.
 func (s *shop) hosts(marks map[string]string) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{}}
+	client := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	for host, mark := range marks {
 		status, body, err := s.ask(s.tb.Context(), client, host)
@@ -111,7 +110,7 @@ func (s *shop) load(hosts ...string) (stop func()) {
 	var asked, failed atomic.Int64
 	for w := range 4 {
 		group.Go(func() {
-			client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: w%2 == 0}}
+			client := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: w%2 == 0}}
 			defer client.CloseIdleConnections()
 			for i := w; ctx.Err() == nil; i++ {
 				host := hosts[i%len(hosts)]

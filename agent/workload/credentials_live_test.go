@@ -84,7 +84,7 @@ func (e *edge) client(t *testing.T, name string, keepAlive bool, own ...tls.Cert
 	t.Helper()
 	pool := x509.NewCertPool()
 	pool.AddCert(e.ca.cert)
-	c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	c := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{
 		DisableKeepAlives: !keepAlive, TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: name + ".test", Certificates: own, MinVersion: tls.VersionTLS12},
 	}}
 	t.Cleanup(c.CloseIdleConnections)

@@ -369,7 +369,7 @@ func TestRotationUnderLoad(t *testing.T) {
 				pool := x509.NewCertPool()
 				pool.AddCert(one.cert)
 				pool.AddCert(two.cert)
-				c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+				c := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{
 					DisableKeepAlives: true,
 					TLSClientConfig: &tls.Config{
 						Certificates: []tls.Certificate{id.TLSCertificate()}, InsecureSkipVerify: true,

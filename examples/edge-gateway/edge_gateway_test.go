@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
@@ -89,7 +88,7 @@ func TestEdgeGateway(t *testing.T) {
 	await(fails(next, ""))
 
 	plain := &http.Client{
-		Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true},
+		Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	await(func() error {
@@ -102,7 +101,7 @@ func TestEdgeGateway(t *testing.T) {
 	if code, _, err := status(t.Context(), plain, "http://"+at("web", "9080")+"/", ""); err == nil {
 		t.Errorf("the application's port takes plaintext: %d", code)
 	}
-	out := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: at("web", "3128")})}}
+	out := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: at("web", "3128")})}}
 	await(func() error {
 		if code, _, err := status(t.Context(), out, "http://example.com/", ""); err != nil || code != http.StatusBadGateway {
 			return fmt.Errorf("a request to another site got %d, %w", code, err)

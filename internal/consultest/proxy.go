@@ -179,9 +179,10 @@ func (p *Proxy) dial() (net.Conn, error) {
 	first := p.next
 	p.next++
 	p.mu.Unlock()
+	const gone = time.Second // servers of a cluster that was cut off do not answer at all
 	var errs error
 	for i := range p.targets {
-		d := net.Dialer{Timeout: time.Second}
+		d := net.Dialer{Timeout: gone}
 		c, err := d.Dial("tcp", p.targets[(first+i)%len(p.targets)])
 		if err == nil {
 			return c, nil

@@ -59,7 +59,7 @@ func Start(tb testing.TB, c Config) *Envoy {
 	}, c.Args...)
 	e := &Envoy{
 		cmd: exec.Command(bin, args...), log: &Log{}, done: make(chan struct{}),
-		client: &http.Client{Timeout: 10 * time.Second},
+		client: &http.Client{Timeout: Attempt},
 	}
 	e.cmd.Stdout, e.cmd.Stderr, e.cmd.Env = e.log, e.log, c.Env
 	if err := e.cmd.Start(); err != nil {
@@ -191,6 +191,10 @@ func (e *Envoy) NoRejections(tb testing.TB) {
 // the deadline of every wait whose length is not itself what a test asserts: a shorter
 // one tells nothing but how busy the machine is.
 const Patience = 2 * time.Minute
+
+// Attempt is as long as one request or connection may take that is answered at once on an idle
+// machine, and may be asked again until [Patience] ends.
+const Attempt = 30 * time.Second
 
 // slow is from where on the length of a wait is told in the log of a test.
 const slow = 5 * time.Second

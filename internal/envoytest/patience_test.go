@@ -13,8 +13,9 @@ import (
 )
 
 // TestDeadlinesHaveNames reads all sources of tests: no call of an Eventually has a
-// number for its deadline. It is [Patience], or a constant whose comment says what a
-// shorter wait separates from a longer one.
+// number for its deadline, and no client or connection of a test. It is [Patience],
+// [Attempt], or a constant whose comment says what a shorter wait separates from a
+// longer one.
 func TestDeadlinesHaveNames(t *testing.T) {
 	t.Parallel()
 	root := ModuleRoot(t)
@@ -30,7 +31,7 @@ func TestDeadlinesHaveNames(t *testing.T) {
 			return nil
 		}
 		source, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(source, []byte("Eventually(")) {
+		if err != nil || !bytes.Contains(source, []byte(`"testing"`)) && !bytes.Contains(source, []byte("Eventually(")) {
 			return err
 		}
 		set := token.NewFileSet()
@@ -39,6 +40,9 @@ func TestDeadlinesHaveNames(t *testing.T) {
 			return err
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
+			if at := timeoutOf(n); at != nil && hasNumberOfSeconds(at) {
+				t.Errorf("%s: how long it may take is a number: write Attempt, or name what a shorter time separates from a longer one", set.Position(at.Pos()))
+			}
 			call, ok := n.(*ast.CallExpr)
 			if !ok || !isEventually(call.Fun) {
 				return true
@@ -59,6 +63,32 @@ func TestDeadlinesHaveNames(t *testing.T) {
 	if calls < 100 {
 		t.Errorf("only %d calls were found", calls)
 	}
+}
+
+// timeoutOf is the time that a client, a dialer or a connection of a test has, or nil.
+func timeoutOf(n ast.Node) ast.Expr {
+	switch x := n.(type) {
+	case *ast.CompositeLit:
+		of, ok := x.Type.(*ast.SelectorExpr)
+		if !ok || of.Sel.Name != "Client" && of.Sel.Name != "Dialer" {
+			return nil
+		}
+		for _, e := range x.Elts {
+			if kv, ok := e.(*ast.KeyValueExpr); ok {
+				if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Timeout" {
+					return kv.Value
+				}
+			}
+		}
+	case *ast.CallExpr:
+		// SetDeadline(time.Now().Add(TIME))
+		if f, ok := x.Fun.(*ast.SelectorExpr); ok && len(x.Args) == 1 && strings.HasSuffix(f.Sel.Name, "Deadline") {
+			if add, ok := x.Args[0].(*ast.CallExpr); ok && len(add.Args) == 1 {
+				return add.Args[0]
+			}
+		}
+	}
+	return nil
 }
 
 func isEventually(fun ast.Expr) bool {

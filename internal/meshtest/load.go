@@ -37,7 +37,7 @@ func NewClient(tb testing.TB, host string) *Client {
 func NewClientOver(tb testing.TB, host string, tr *http.Transport) *Client {
 	tb.Helper()
 	tb.Cleanup(tr.CloseIdleConnections)
-	return &Client{http: &http.Client{Transport: tr, Timeout: 10 * time.Second}, Host: host}
+	return &Client{http: &http.Client{Transport: tr, Timeout: envoytest.Attempt}, Host: host}
 }
 
 // Fresh is the same client with a new connection for each request, as curl has.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/attest/jointoken"
 	"github.com/fairlead/fairlead/pki/durable"
@@ -62,7 +63,7 @@ func (g *gate) SyncDir(dir string) error {
 		g.mu.Unlock()
 		select {
 		case <-g.open:
-		case <-time.After(10 * time.Second):
+		case <-time.After(envoytest.Patience):
 			g.once.Do(func() { g.t.Error("hosts that join wait for one another's writes") })
 		}
 	}

@@ -25,7 +25,7 @@ func TestExpectContinueReachesTheApplication(t *testing.T) {
 			return err
 		}
 		defer func() { _ = c.Close() }()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(envoytest.Attempt))
 		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: orders.shop.mesh\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"); err != nil {
 			return err
 		}

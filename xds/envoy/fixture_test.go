@@ -231,7 +231,7 @@ func accept(t testing.TB, serve func(net.Conn)) int {
 			}
 			go func() {
 				defer func() { _ = c.Close() }()
-				_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(envoytest.Attempt))
 				serve(c)
 			}()
 		}
@@ -249,7 +249,7 @@ func get(ctx context.Context, addr string, header http.Header) (int, string, err
 	if host := header.Get("Host"); host != "" {
 		req.Host = host
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: envoytest.Attempt}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", err
@@ -276,7 +276,7 @@ func sayLine(ctx context.Context, addr string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(envoytest.Attempt))
 	if _, err := io.WriteString(c, "hello\n"); err != nil {
 		return "", err
 	}

@@ -169,7 +169,7 @@ func (c *counter) of(r resort, kind string) int {
 
 func (c *counter) check(t *testing.T, r resort, listener string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 20 * time.Second}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: envoytest.Attempt}
 	defer client.CloseIdleConnections()
 	ask := func() string {
 		req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, "http://"+listener, nil)

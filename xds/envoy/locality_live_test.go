@@ -83,7 +83,7 @@ type localityMesh struct {
 func startLocalityMesh(t *testing.T, version string) *localityMesh {
 	t.Helper()
 	ports := envoytest.FreePorts(t, 2)
-	m := &localityMesh{listen: ports[0], port: ports[1], client: &http.Client{Transport: &http.Transport{}, Timeout: 20 * time.Second}, servers: map[string]*http.Server{}}
+	m := &localityMesh{listen: ports[0], port: ports[1], client: &http.Client{Transport: &http.Transport{}, Timeout: envoytest.Attempt}, servers: map[string]*http.Server{}}
 	t.Cleanup(m.client.CloseIdleConnections)
 	var b strings.Builder
 	fmt.Fprintf(&b, `---

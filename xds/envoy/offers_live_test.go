@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
@@ -162,7 +161,7 @@ func (f *offersFixture) send(t *testing.T, path string) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(clientIP, f.front)+path, nil)
 	fatalIf(t, err, "making a request")
 	req.Host = "front.mesh"
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: envoytest.Attempt}
 	if resp, err := client.Do(req); err == nil {
 		_ = resp.Body.Close()
 	}

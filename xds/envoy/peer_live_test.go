@@ -193,7 +193,7 @@ func echoOver(ctx context.Context, address string, cfg *tls.Config) (resumed boo
 		return false, err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Attempt))
 	if _, err := io.WriteString(conn, "hello\n"); err != nil {
 		return false, err
 	}

@@ -118,7 +118,7 @@ func (f *fixture) applicationTLS(ctx context.Context, t *testing.T, mode string)
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at(serverIP, f.tcp))
 	fatalIf(t, err, "dialing")
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(envoytest.Attempt))
 	hello := &helloRecorder{}
 	_ = tls.Client(hello, &tls.Config{ServerName: "app"}).HandshakeContext(ctx)
 	_, err = c.Write(hello.sent)
@@ -137,7 +137,7 @@ func handshake(ctx context.Context, addr string, cfg *tls.Config) error {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(envoytest.Attempt))
 	if _, err := io.WriteString(c, "hello\n"); err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ spec: {mtls: {mode: MODE}}
 						return "", err
 					}
 					defer func() { _ = c.Close() }()
-					_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+					_ = c.SetDeadline(time.Now().Add(envoytest.Attempt))
 					if alpn != nil {
 						c = tls.Client(c, &tls.Config{
 							Certificates: []tls.Certificate{f.ca.pair(t, webID)}, NextProtos: alpn,

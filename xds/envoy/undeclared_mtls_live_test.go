@@ -212,7 +212,7 @@ func (f *undeclaredFixture) upgrades(ctx context.Context, t *testing.T) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at(clientIP, f.mixed))
 	fatalIf(t, err, "dialing")
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(envoytest.Attempt))
 	_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: orders.shop.mesh\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	fatalIf(t, err, "writing")
 	r := bufio.NewReader(c)
@@ -259,7 +259,8 @@ func (f *undeclaredFixture) greets(ctx context.Context, t *testing.T) {
 	}}).DialContext(ctx, "tcp", at(serverIP, f.greeter))
 	fatalIf(t, err, "dialing")
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // the inspection ends after 15
+	const inspected = 10 * time.Second // without mTLS, the inspection ends after 15
+	_ = c.SetDeadline(time.Now().Add(inspected))
 	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "greetings\n" {
 		t.Errorf("an application that speaks first: %q, %v", line, err)
 	}

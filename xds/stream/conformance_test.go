@@ -76,7 +76,7 @@ func setUp(t *testing.T, version string) (*testMesh, *controlPlane, *envoytest.E
 	p.set(g)
 	e := p.envoy(t, version)
 	p.waitConverged(t, g.Number)
-	envoytest.Eventually(t, envoytest.Patience, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, w.port) })
+	envoytest.Eventually(t, envoytest.Patience, func() error { return get(t, &http.Client{Timeout: envoytest.Attempt}, w.port) })
 	return w, p, e
 }
 
@@ -304,7 +304,7 @@ func reconnect(t *testing.T, version string) {
 	if have := clusters(t, e); len(have) != 1 {
 		t.Errorf("has %v", have)
 	}
-	if err := get(t, &http.Client{Timeout: 5 * time.Second}, w.port); err != nil {
+	if err := get(t, &http.Client{Timeout: envoytest.Attempt}, w.port); err != nil {
 		t.Error(err)
 	}
 	e.NoRejections(t)
@@ -348,7 +348,7 @@ func badListener(t *testing.T, version string) {
 		}
 	}
 	for _, port := range []int{w.port, other} {
-		envoytest.Eventually(t, envoytest.Patience, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, port) })
+		envoytest.Eventually(t, envoytest.Patience, func() error { return get(t, &http.Client{Timeout: envoytest.Attempt}, port) })
 	}
 }
 

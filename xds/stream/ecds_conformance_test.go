@@ -8,7 +8,6 @@ import (
 	"net/http/httptrace"
 	"slices"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -120,7 +119,7 @@ func status(t *testing.T, client *http.Client, port int) (code int, reused bool,
 // answersWith waits until new connections are answered with a status code.
 func answersWith(t *testing.T, port, want int) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: envoytest.Attempt}
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		code, _, err := status(t, client, port)
 		if err == nil && code != want {
@@ -133,7 +132,7 @@ func answersWith(t *testing.T, port, want int) {
 // keptClient has one connection, which stays open.
 func keptClient(t *testing.T) *http.Client {
 	t.Helper()
-	c := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 5 * time.Second}
+	c := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: envoytest.Attempt}
 	t.Cleanup(c.CloseIdleConnections)
 	return c
 }

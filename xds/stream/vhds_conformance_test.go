@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -150,7 +149,7 @@ func answers(t *testing.T, port int, want ...string) {
 	for _, w := range want {
 		name, text, _ := strings.Cut(w, "=")
 		envoytest.Eventually(t, envoytest.Patience, func() error {
-			got, err := ask(t, &http.Client{Timeout: 5 * time.Second}, port, name)
+			got, err := ask(t, &http.Client{Timeout: envoytest.Attempt}, port, name)
 			if err == nil && got != text {
 				err = fmt.Errorf("%s answers %q, want %q", name, got, text)
 			}

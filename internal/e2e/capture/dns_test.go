@@ -101,10 +101,11 @@ func TestDNSIsCaptured(t *testing.T) {
 	}, h.ip(2)+":53", fmt.Sprintf("[fd00:%d::2]:53", h.net))
 	at := h.ip(2) + ":53"
 	var looped atomic.Int64
+	const loop = 3 * time.Second                               // ends a loop of questions, if there is one
 	nameserver(t, h.Host, 0, func(q *mdns.Msg) (r *mdns.Msg) { // forwards as the declared user
 		looped.Add(1)
 		h.As(appUser, func() {
-			c := &mdns.Client{Timeout: 3 * time.Second}
+			c := &mdns.Client{Timeout: loop}
 			r, _, _ = c.Exchange(q, at)
 		})
 		return r

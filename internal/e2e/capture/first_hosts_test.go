@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
@@ -130,7 +129,7 @@ func TestFirstTwoHosts(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		c := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{
 			DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 		}}
 		return get(t.Context(), c, "http://api.lab"+path, header)

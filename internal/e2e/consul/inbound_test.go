@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -78,7 +77,7 @@ func (f *fleet) eventuallyStatus(host string, want int) {
 			return err
 		}
 		req.Host = host
-		res, err := (&http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		res, err := (&http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
@@ -57,7 +56,7 @@ func (s *shop) http(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {
 		return "", err

@@ -154,7 +154,7 @@ func echoed(ctx context.Context, dial func(context.Context, string, string) (net
 		return "", err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(envoytest.Attempt)); err != nil {
 		return "", err
 	}
 	if _, err := io.WriteString(c, "hello\n"); err != nil {

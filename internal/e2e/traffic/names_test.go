@@ -8,9 +8,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 const labHosts = `
@@ -91,7 +92,7 @@ func resolve(at, name string, qtype uint16) (string, error) {
 	for _, network := range []string{"udp", "tcp"} {
 		m := new(dns.Msg)
 		m.SetQuestion(name, qtype)
-		r, _, err := (&dns.Client{Net: network, Timeout: 20 * time.Second}).Exchange(m, at)
+		r, _, err := (&dns.Client{Net: network, Timeout: envoytest.Attempt}).Exchange(m, at)
 		if err != nil {
 			return "", err
 		}

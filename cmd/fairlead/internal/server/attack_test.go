@@ -195,7 +195,7 @@ func attackAlone(args []string) error {
 		if i%2 == 0 {
 			from = fmt.Sprintf("127.0.%d.%d", 1+i%3, 1+i/2%100)
 		}
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: envoytest.Attempt}
 		wg.Go(func() {
 			for again := 0; !hold.Load() && ctx.Err() == nil; again++ {
 				conn, err := d.DialContext(ctx, "tcp", args[0])

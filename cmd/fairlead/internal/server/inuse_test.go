@@ -45,7 +45,7 @@ func (r *running) join(name string, workloads ...string) (*svid.Client, *svid.Id
 func (r *running) dial(id *svid.Identity, from string) *tls.Conn {
 	r.t.Helper()
 	d := tls.Dialer{
-		NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second},
+		NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: envoytest.Attempt},
 		Config:    svid.ClientTLS(func() *svid.Identity { return id }),
 	}
 	conn, err := d.DialContext(r.t.Context(), "tcp", r.listener.Addr().String())

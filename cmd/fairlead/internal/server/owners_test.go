@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -105,7 +105,7 @@ func TestHostOwnersUnsaved(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "host-owners.json", "in-the-way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true}}
 	r := start(t, cfg)
 	r.eventually(func() error {
 		for path, want := range map[string]string{"/readyz": "saving host-owners.json failed", "/metrics": "fairlead_host_owners_unsaved 1"} {
