@@ -149,6 +149,7 @@ func Rooms() map[string]Room {
 		"internal/e2e/consul":    {"tests: a mesh over a Consul catalog holds, whatever befalls Consul", nil},
 		"internal/e2e/clocks":    {"tests: clocks of server and hosts are set, and traffic goes on", nil},
 		"internal/e2e/capture":   {"tests: connections of unmodified programs go where they are declared to go, whatever dies", nil},
+		"internal/e2e/pages":     {"tests: the pages of the documentation, followed by copy and paste", nil},
 		"internal/e2e/programs":  {"tests: unmodified programs call one another by name, by mTLS, whatever befalls their hosts", nil},
 		"internal/e2e/network":   {"tests: a mesh holds when its network fails", nil},
 		"internal/e2e/sites":     {"tests: two sites that meet at their gateways are one mesh, whatever fails in one of them", nil},

@@ -35,7 +35,7 @@ func fiveCommands(t *testing.T, one, two string) (files, commands []string) {
 	for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(section, -1) {
 		files, lines = append(files, m[1]), lines+strings.Count(m[1], "\n")
 	}
-	for _, m := range regexp.MustCompile(`(?m)^    (\S.*)$`).FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^    ([a-z].*)$`).FindAllStringSubmatch(section, -1) {
 		commands = append(commands, m[1])
 	}
 	if len(commands) == 0 || len(commands) > maxCommands || len(files) != 2 || lines > maxYAML || strings.Contains(section, "kind: Sidecar") {

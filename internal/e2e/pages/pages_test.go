@@ -1,0 +1,77 @@
+package pages
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// TestFiveCommandsAsTheyStand follows the short way of docs/first-two-vms.md: two unmodified programs, and a
+// canary by mTLS.
+func TestFiveCommandsAsTheyStand(t *testing.T) {
+	l := newLab(t)
+	for version, port := range map[string]int{"api-v1": 8080, "api-v2": 8081} {
+		l.hosts["10.0.0.2"].terminal(version, fmt.Sprintf("app --name %s --listen :%d", version, port))
+	}
+	l.follow("docs/first-two-vms.md", "The same in five commands")
+	l.encrypted("http://api.lab/", "spiffe://cluster.local/ns/lab/sa/web")
+	l.well()
+}
+
+// TestConsulAsItStands follows the start of docs/consul.md, and what README.md has of it: two unmodified
+// programs, of which Consul's catalog has the addresses, by mTLS.
+func TestConsulAsItStands(t *testing.T) {
+	for page, title := range map[string]string{"docs/consul.md": "Start", "README.md": "With Consul"} {
+		t.Run(filepath.Base(page), func(t *testing.T) { consulAsItStands(t, page, title) })
+	}
+}
+
+func consulAsItStands(t *testing.T, page, title string) {
+	t.Helper()
+	l := newLab(t)
+	l.hosts["10.0.0.2"].terminal("api", "app --name api --listen :8080")
+	one := l.hosts["10.0.0.1"]
+	one.write("consul.hcl", `services = [
+  {name = "web", address = "10.0.0.1", port = 8000},
+  {name = "api", address = "10.0.0.2", port = 8080},
+]
+`)
+	one.terminal("consul", consultest.Binary(t)+" agent -dev -bind 127.0.0.1 -log-level error -config-file consul.hcl")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		out, err := one.shell("curl -sS http://127.0.0.1:8500/v1/catalog/services")
+		if err == nil && !strings.Contains(out, `"api"`) {
+			err = fmt.Errorf("the catalog has %s", out)
+		}
+		return err
+	})
+	l.follow(page, title)
+	l.encrypted("http://api.service.consul:8080/", "spiffe://cluster.local/ns/default/sa/web")
+	l.well()
+}
+
+// encrypted waits until a program without TLS is answered through the HTTP proxy, by one that sees the
+// identity of the caller's certificate.
+func (l *lab) encrypted(url, caller string) {
+	l.t.Helper()
+	envoytest.Eventually(l.t, envoytest.Patience, func() error {
+		out, err := l.hosts["10.0.0.1"].shell("http_proxy=http://127.0.0.1:15080 curl -sSf --max-time 10 " + url)
+		if err == nil && !strings.Contains(out, caller) {
+			err = fmt.Errorf("the caller is not named: %s", out)
+		}
+		return err
+	})
+}
+
+// well waits until the mesh needs nobody.
+func (l *lab) well() {
+	l.t.Helper()
+	envoytest.Eventually(l.t, envoytest.Patience, func() error {
+		out, err := l.hosts["10.0.0.1"].shell("fairlead proxy-status")
+		l.t.Log(out)
+		return err
+	})
+}
