@@ -27,6 +27,7 @@ type applyFlags struct {
 	dryRun                              bool
 	catalog                             catalogFlags
 	bound                               boundFlags
+	breakingFlag
 	resultFlags
 }
 
@@ -39,6 +40,10 @@ func newApply() *cobra.Command {
 there is an error, it reports the position and writes nothing. Otherwise it writes each file into DIR
 under its own name, by atomic rename, and says which objects were created, changed and removed.
 Warnings are reported, but do not prevent this.
+
+The command judges each workload of the mesh, and refuses a change that newly makes its requests fail: by
+a route to a host, port or subset that does not exist, to a service or subset without a workload, or by a
+server of a Gateway that is left out. --even-if-breaking writes it all the same.
 
 FILE is a file; a directory, whose *.yaml and *.yml are written to the same paths below DIR; or - for
 standard input, which replaces the file that has its objects, or gets a file named after its first
@@ -67,6 +72,7 @@ Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: cou
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, which reports the result of the change")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "check the files and the mesh, and write nothing")
 	f.bound.add(fl)
+	f.addBreaking(fl)
 	f.catalog.add(fl)
 	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait until the proxies have applied the change; 0 means not at all")
 	return cmd
@@ -221,7 +227,7 @@ func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySe
 		after.add(set.opts, binding, name, content)
 	}
 	ok, err := checkChange(cmd.OutOrStdout(), before, after, changeCheck{
-		settings: settings,
+		settings: settings, evenIfBreaking: f.evenIfBreaking,
 		mine: func(file string) bool {
 			_, mine := set.contents[file]
 			return mine
@@ -240,6 +246,8 @@ type changeCheck struct {
 	mine func(file string) bool
 	// line is the line of a file of the change as its author has it.
 	line func(file string, line int) int
+	// evenIfBreaking allows a change that newly makes requests fail.
+	evenIfBreaking bool
 }
 
 // checkChange reports faults of a change, and faults elsewhere because of it, and whether the
@@ -264,7 +272,15 @@ func checkChange(w io.Writer, before, after *tree, j changeCheck) (bool, error) 
 			return false, err
 		}
 	}
-	return ok, nil
+	if !ok {
+		return false, nil
+	}
+	broken, err := brokenBy(w, before, after, j)
+	if err != nil || broken == 0 || j.evenIfBreaking {
+		return err == nil, err
+	}
+	_, err = fmt.Fprintf(w, "requests would fail that do not fail now; --even-if-breaking writes the change all the same\n")
+	return false, err
 }
 
 // identity is what stays the same of a finding when lines move.

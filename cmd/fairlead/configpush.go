@@ -23,6 +23,7 @@ type pushFlags struct {
 	meshConfig, meshNetworks string
 	configDirs               []string
 	bound                    boundFlags
+	breakingFlag
 	resultFlags
 
 	dryRun, prune, allowEmpty, force, noCatalog bool
@@ -36,7 +37,8 @@ func newConfigPush() *cobra.Command {
 		Long: `Compares the files of DIR with the keys below PREFIX, and writes the keys that differ.
 
 Before it writes, it checks the mesh as it would be after the push, with the catalog of Consul. If
-there is an error, it reports the position and writes nothing.
+there is an error, it reports the position and writes nothing. The same holds for a change, or a deletion, that
+newly makes requests of a workload fail (see fairlead apply); --even-if-breaking writes it all the same.
 
 Each key is written only if it has not changed since it was read (check-and-set). Up to 64 keys and
 512 KiB are written in one transaction: all of them or none. A larger push takes several
@@ -70,6 +72,7 @@ proxy rejects the change; 2: could not run.`,
 	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait until the proxies have applied the change; 0 means not at all")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "check, report what a push would do, and write nothing")
 	f.bound.add(fl)
+	f.addBreaking(fl)
 	f.catalog.addKVHosts(fl)
 	fl.BoolVar(&f.prune, "prune", false, "delete keys that have no file in DIR")
 	fl.BoolVar(&f.allowEmpty, "allow-empty", false, "allow --prune to delete all keys below the prefix")
@@ -191,8 +194,8 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 		}
 	}
 	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{
-		settings: settings,
-		mine:     func(file string) bool { return mine[file] != "" },
+		settings: settings, evenIfBreaking: f.evenIfBreaking,
+		mine: func(file string) bool { return mine[file] != "" },
 		line: func(file string, line int) int {
 			return manifest.AuthorLine(p.authors[mine[file]], p.local[mine[file]], line)
 		},

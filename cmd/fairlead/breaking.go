@@ -1,0 +1,150 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// breakingFlag is --even-if-breaking.
+type breakingFlag struct{ evenIfBreaking bool }
+
+func (f *breakingFlag) addBreaking(fl *pflag.FlagSet) {
+	fl.BoolVar(&f.evenIfBreaking, "even-if-breaking", false, "write the change even if it newly makes requests of workloads fail: by a route to what does not exist or has no endpoint, or by a server that a gateway leaves out")
+}
+
+// maxBroken is how many faults of a change are printed.
+const maxBroken = 20
+
+// brokenBy prints what a change newly makes fail, as a running server reports it, and how many faults that are.
+// Each workload of the mesh is judged as a proxy of its own, before and after the change.
+func brokenBy(w io.Writer, before, after *tree, j changeCheck) (int, error) {
+	s, found := meshFindings(after, j.settings)
+	if len(found) == 0 {
+		return 0, nil
+	}
+	_, had := meshFindings(before, j.settings)
+	var list []view.Finding
+	for f := range found {
+		if !alreadyFailed(f, had) {
+			list = append(list, f)
+		}
+	}
+	slices.SortFunc(list, view.Finding.Compare)
+	for i, f := range list {
+		if i == maxBroken {
+			_, err := fmt.Fprintf(w, "… and %d more of these\n", len(list)-i)
+			return len(list), err
+		}
+		e := f.Explain(s)
+		if e.Origin != nil && j.mine(e.Origin.Path) {
+			at := *e.Origin
+			at.Line, e.Origin = j.line(at.Path, at.Line), &at
+		}
+		if _, err := fmt.Fprintf(w, "%s: breaking %s %s: %s (at %s); %s\n", e.Origin, f.Kind, e.Key, e.Text, count(found[f], "workload"), e.Action); err != nil {
+			return len(list), err
+		}
+	}
+	return len(list), nil
+}
+
+// alreadyFailed reports whether what a finding is about failed before, maybe for another reason.
+func alreadyFailed(f view.Finding, had map[view.Finding]int) bool {
+	if had[f] > 0 {
+		return true
+	}
+	for h := range had {
+		if f.Object != h.Object || (f.Kind == view.LeftOutServer) != (h.Kind == view.LeftOutServer) {
+			continue
+		}
+		if f.Kind == view.LeftOutServer {
+			if f.Server == h.Server && f.ListensAt == h.ListensAt {
+				return true
+			}
+			continue
+		}
+		host := h.Kind == view.NoDestination && h.Port == 0 && h.Subset == "" // all of it
+		if f.Host == h.Host && (host || f.Subset == h.Subset && (h.Port == 0 || h.Port == f.Port)) {
+			return true
+		}
+	}
+	return false
+}
+
+// meshFindings are the findings of all workloads of the mesh, each with how many have it.
+func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.Finding]int) {
+	expected := *t
+	expected.groups = true // of which agents make workloads
+	s := expected.snapshot(settings)
+	var defaults view.Settings
+	index := defaults.NewIndex(s)
+	type class struct {
+		kind                                view.ProxyType
+		namespace, account, labels, network string
+		at                                  mesh.Locality
+	}
+	classes := map[class]*view.Findings{}
+	found := map[view.Finding]int{}
+	partial := t.Catalog != nil && t.Catalog.partial
+	for _, w := range s.Workloads {
+		if strings.HasPrefix(w.Name, ofGroup) {
+			continue
+		}
+		kind := proxyTypeOf(s, w)
+		c := class{kind, w.Namespace, w.ServiceAccount, fmt.Sprint(w.Labels), w.Network, w.Locality}
+		findings, known := classes[c]
+		if !known {
+			findings = index.Build(proxyOf(s, w, kind, view.InterceptRedirect)).Findings
+			classes[c] = findings
+		}
+		for _, f := range findings.All() {
+			if !partial || f.Kind == view.LeftOutServer || f.Kind == view.NoDestination && len(s.ServicesOn(f.Host)) > 0 { // else what is missing may be elsewhere
+				found[f]++
+			}
+		}
+	}
+	return s, found
+}
+
+// proxyTypeOf is router for a workload that a Gateway selects by its labels.
+func proxyTypeOf(s *mesh.Snapshot, w *mesh.Workload) view.ProxyType {
+	if slices.ContainsFunc(s.Gateways, func(g *mesh.Gateway) bool {
+		return len(g.Spec.GetSelector()) > 0 && mesh.Selects(g.Spec.GetSelector(), w.Labels) && (g.Namespace == w.Namespace || !s.Bound(g.Namespace))
+	}) {
+		return view.Router
+	}
+	return view.Sidecar
+}
+
+// ofGroup begins the names of workloads that WorkloadGroups stand for. No manifest can have such a name.
+const ofGroup = "of-group/"
+
+// groupWorkloads are one workload of each WorkloadGroup, at an address for documentation: a service that selects
+// those of a group may get them any time.
+func groupWorkloads(fragments []*mesh.Fragment) *mesh.Fragment {
+	out := &mesh.Fragment{Source: "workload-groups"}
+	for _, f := range fragments {
+		for _, g := range f.WorkloadGroups {
+			n := len(out.Workloads) + 1
+			address := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 12: byte(n >> 24), 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
+			w := &mesh.Workload{Meta: g.Meta, Address: address.String(), ServiceAccount: g.Spec.GetTemplate().GetServiceAccount(), Network: g.Spec.GetTemplate().GetNetwork()}
+			w.Kind, w.Name, w.Labels = mesh.KindWorkloadEntry, ofGroup+g.Name, map[string]string{}
+			maps.Copy(w.Labels, g.Spec.GetTemplate().GetLabels())
+			maps.Copy(w.Labels, g.Spec.GetMetadata().GetLabels())
+			out.Workloads = append(out.Workloads, w)
+		}
+	}
+	slices.SortFunc(out.Workloads, func(a, b *mesh.Workload) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
