@@ -89,7 +89,7 @@ func (c *core) noteRefused(p *peer, v ackState) {
 		}
 		if known && was.version == r.Version {
 			was.reason = reason
-			c.refused[k], c.dirty = was, true
+			c.refused[k] = was
 			continue
 		}
 		c.refuse(k, r.Version, reason, "")
@@ -271,6 +271,10 @@ func (c *core) restoreRefused(s *state) {
 		if r := c.acceptedOf(k); r != nil && r.Version == x.Version {
 			c.refused[k] = refusal{version: x.Version, reason: x.Reason}
 		}
+	}
+	if c.r.c.Inbound != nil && len(c.refused) > 0 { // until the next Envoy has answered
+		c.inbound.unserved = c.unserved(c.accepted[stream.ListenerType])
+		c.inbound.reported, c.inbound.stale = c.inbound.unserved != "", true
 	}
 }
 

@@ -301,6 +301,14 @@ func TestWorkloadWithoutInboundListenersIsUnhealthy(t *testing.T) {
 			if got := g.core.r.Status().Unserved; (got == "") != c.well {
 				t.Errorf("unserved: %q", got)
 			}
+			if c.stored { // a restarted agent says so before its Envoy has answered
+				before := g.core
+				g.start(g.stored[len(g.stored)-1])
+				if h := g.core.health(); h == nil || h.Healthy {
+					t.Errorf("after a restart of the agent: %+v", h)
+				}
+				g.core = before
+			}
 			g.reconnect() // every stream is told
 			g.core.upstream.healthDue, g.reports = true, nil
 			g.serve(servedAs(c.of...))

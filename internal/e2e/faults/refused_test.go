@@ -64,7 +64,7 @@ func (s *shop) named(host, reason, cure string) time.Duration {
 			}
 		}
 		metrics, err := s.http("/metrics")
-		for _, want := range []string{`fairlead_mesh_unwell{reason="rejected"} 1`, `fairlead_mesh_unwell{reason="unhealthy"} 1`} {
+		for _, want := range []string{`fairlead_mesh_unwell{reason="rejected"} 1`, `fairlead_mesh_unwell{reason="unhealthy"} 1`, "\npilot_xds_lds_reject 1\n"} {
 			if err != nil || !strings.Contains(metrics, want) {
 				return fmt.Errorf("the metrics lack %s: %w", want, err)
 			}
