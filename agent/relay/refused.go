@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -83,6 +84,7 @@ func (c *core) noteRefused(p *peer, v ackState) {
 			continue
 		}
 		reason, is := c.refusalOf(k, r, p, v)
+		reason = boundReason(k.name, reason)
 		was, known := c.refused[k]
 		if !is || known && was.version == r.Version && was.reason == reason {
 			continue
@@ -124,9 +126,20 @@ func (c *core) noteRefused(p *peer, v ackState) {
 	c.judgeInbound(p, v)
 }
 
+// maxStoredReason bounds, in bytes, what is stored of a reason. Envoy's message about an update has the
+// reasons of all its resources.
+const maxStoredReason = 512
+
+func boundReason(name, reason string) string {
+	if len(reason) > maxStoredReason {
+		reason = aboutName(name, reason)
+	}
+	return safetext.Sanitize(reason, maxStoredReason)
+}
+
 // refuse records that an accepted resource is rejected.
 func (c *core) refuse(k key, version, reason, cure string) {
-	c.refused[k] = refusal{version, reason, cure}
+	c.refused[k] = refusal{version, boundReason(k.name, reason), cure}
 	c.dirty, c.inbound.stale = true, true
 	c.withdraw(k, version)
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -338,4 +339,34 @@ func (g *rig) lastHealth() string {
 	}
 	g.tb.Error("no health is reported")
 	return "none"
+}
+
+// TestManyRejectedListenersAreStoredInLittle: Envoy's message about many listeners is not stored with
+// each of them.
+func TestManyRejectedListenersAreStoredInLittle(t *testing.T) {
+	t.Parallel()
+	const many = 100
+	s := storedAs("1.40", listenerOf("v1", "v1"))
+	var list []*stream.Resource
+	reason := "Error adding/updating listener(s) "
+	for i := range many {
+		name := fmt.Sprintf("10.0.0.1_%d", 8000+i)
+		list = append(list, stream.NewResource(stream.ListenerType, stream.Resource{Name: name, Version: "v1", Body: []byte(rejectedMark)}))
+		reason += name + ": unable to open file '/var/log/gone/access.log': No such file or directory, "
+	}
+	s.resources[stream.ListenerType] = stream.NewSet(list)
+	g := &rig{tb: t, server: stream.NewServer(stream.ServerConfig{}), reason: reason}
+	g.start(s)
+	g.core.node = withVersion(g, 40)
+	g.join(40)
+	g.run()
+	refused := g.stored[len(g.stored)-1].Refused
+	if len(refused) != many || len(g.core.r.Status().Rejected) != many {
+		t.Fatalf("%d of %d are refused", len(refused), many)
+	}
+	for _, x := range refused {
+		if len(x.Reason) > maxStoredReason || !strings.HasPrefix(x.Reason, x.Name+": ") {
+			t.Fatalf("%s is stored with %q", x.Name, x.Reason)
+		}
+	}
 }

@@ -59,6 +59,22 @@ func (s *Server) handleNack(now time.Time, t *subscriptionState, r *sentResponse
 // nackMessage is an error message, as received and sanitized.
 type nackMessage struct{ raw, sanitized string }
 
+// about is the message about one of the resources that it lists, which are at most some hundred: the
+// message is bounded.
+func (m nackMessage) about(name string, listed []string) string {
+	_, own, found := strings.Cut(m.raw, name+": ")
+	if !found || len(listed) == 1 {
+		return m.sanitized
+	}
+	own, _, _ = strings.Cut(own, "\n")
+	for _, other := range listed {
+		for _, before := range []string{", ", " "} { // Envoy's form, and that of a relay
+			own, _, _ = strings.Cut(own, before+other+": ")
+		}
+	}
+	return sanitize(name + ": " + own)
+}
+
 // bisect finds which names of a NACKed response are rejected, or schedules retries in
 // smaller groups.
 func (s *Server) bisect(now time.Time, t *subscriptionState, r *sentResponse, names []string, message nackMessage) {
@@ -72,7 +88,7 @@ func (s *Server) bisect(now time.Time, t *subscriptionState, r *sentResponse, na
 		s.reject(now, t, r, names[0], message.sanitized)
 	case certain:
 		for _, name := range mentioned {
-			s.reject(now, t, r, name, message.sanitized)
+			s.reject(now, t, r, name, message.about(name, mentioned))
 		}
 	case len(names) == 1:
 		// A resource that was replaced since may be at fault: this one is retried alone.

@@ -51,3 +51,23 @@ func TestNackTextIsSanitized(t *testing.T) {
 		}
 	}
 }
+
+// TestEachRejectionHasItsOwnReason: a message about several resources gives each its own part.
+func TestEachRejectionHasItsOwnReason(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"lines":  "Error adding/updating listener(s) a: cannot bind 'x'\nb: unable to open file 'y'\n",
+		"commas": "Error adding/updating listener(s) a: cannot bind 'x', b: unable to open file 'y'",
+	} {
+		s := NewServer(ServerConfig{})
+		s.SetGeneration(gen(1, "l/a=1", "l/b=1"))
+		p := listenerPeer{t, s}
+		p.request(start, &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"*"}})
+		sent := s.Next(start).Message()
+		p.request(start, &discovery.DeltaDiscoveryRequest{ResponseNonce: sent.GetNonce(), ErrorDetail: &rpcstatus.Status{Code: 13, Message: text}})
+		got := s.Status()[0].Rejected
+		if len(got) != 2 || got[0].Reason != "a: cannot bind 'x'" || got[1].Reason != "b: unable to open file 'y'" {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
