@@ -50,7 +50,8 @@ standard input, which replaces the file that has its objects, or gets a file nam
 object. If all objects of a file in DIR are in files of other names now, that file is removed.
 
 A Gateway that is new gets a creationTimestamp, if all other Gateways in DIR have one, and keeps it: it
-takes nothing from those that serve.
+takes nothing from those that serve. What is written ends with the line "...": a part of it, as a full
+disk leaves it, removes nothing.
 
 With --consul-address, and the other flags of the server for Consul, the check includes the catalog of
 Consul.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -192,7 +193,7 @@ func (s *applySet) findRenamed() {
 	}
 }
 
-// dateGateways writes the dates of Gateways into the new files.
+// dateGateways writes the dates of Gateways, and the line that ends a text, into the new files.
 func (s *applySet) dateGateways(w io.Writer, now time.Time) error {
 	dates := newGatewayDates(s.opts)
 	for _, path := range s.existing {
@@ -206,6 +207,13 @@ func (s *applySet) dateGateways(w io.Writer, now time.Time) error {
 		dates.have(content)
 	}
 	s.authors = maps.Clone(s.contents)
+	for target, content := range s.contents {
+		if old, err := os.ReadFile(target); err == nil && bytes.Equal(manifest.AsStored(s.opts, content, old), old) {
+			s.contents[target] = old
+			continue
+		}
+		s.contents[target] = manifest.WithEnd(s.opts, content)
+	}
 	dates.write(s.contents, now)
 	dates.report(w)
 	return nil

@@ -107,7 +107,14 @@ func TestApplySets(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got[strings.TrimPrefix(name, dir+"/")] = string(content)
+				text := string(content)
+				if strings.Contains(out.String(), "written to "+name+"\n") {
+					var marked bool
+					if text, marked = strings.CutSuffix(text, "...\n"); !marked {
+						t.Errorf("%s was written without its end", name)
+					}
+				}
+				got[strings.TrimPrefix(name, dir+"/")] = text
 			}
 			if code != x.code || !maps.Equal(got, x.want) {
 				t.Errorf("exit code %d, want %d; the directory has %v, want %v\n%s", code, x.code, slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(x.want)), out.String())

@@ -194,7 +194,7 @@ func TestApply(t *testing.T) {
 	if code, out, errs := apply(put("orders.yaml", edited)); code != 0 || !strings.Contains(out, "written to") {
 		t.Errorf("a good file: %d %s %s", code, out, errs)
 	}
-	if now, err := os.ReadFile(filepath.Join(dir, "orders.yaml")); err != nil || string(now) != edited {
+	if now, err := os.ReadFile(filepath.Join(dir, "orders.yaml")); err != nil || string(now) != edited+"...\n" {
 		t.Errorf("the file was not written: %v", err)
 	}
 	if code, out, _ := apply(put("orders.yaml", edited)); code != 0 || !strings.Contains(out, ": unchanged") {

@@ -72,7 +72,8 @@ func (p *place) keys() map[string]string {
 	}
 	out := map[string]string{}
 	for _, kv := range list {
-		out[strings.TrimPrefix(kv.Key, p.prefix+"/")] = string(kv.Value)
+		// A push ends each text with this line.
+		out[strings.TrimPrefix(kv.Key, p.prefix+"/")] = strings.TrimSuffix(string(kv.Value), "...\n")
 	}
 	return out
 }
@@ -167,7 +168,11 @@ func testPush(p *place) {
 	if got := p.keys(); len(got) != 2 || got["sub/route.yml"] != routeTo("a", "a") {
 		p.t.Errorf("keys %v", got)
 	}
+	if pair, _, err := p.a.Client().KV().Get(p.prefix+"/sub/route.yml", nil); err != nil || !strings.HasSuffix(string(pair.Value), "\n...\n") {
+		p.t.Errorf("what was pushed has no end: %v", err)
+	}
 	p.run(0, []string{"push"}, "the keys below fairlead/push/ are as the files: 2 keys")
+	p.run(0, []string{"diff"})
 	p.file("a.yaml", serviceEntry("a", "a")+"# a comment\n")
 	p.run(0, []string{"push"}, "consul-kv:fairlead/push/a.yaml: updated (+1 -0 lines)", "ServiceEntry default/a unchanged", "pushed 1 key in 1 transaction; 1 were so already")
 	if _, err := os.Stat(filepath.Join(p.dir, ".fairlead-config.json")); err == nil {
@@ -305,7 +310,7 @@ func testTwoPeople(p *place) {
 	}
 	two.run(0, []string{"push", "--force"}, "updated")
 	one.run(0, []string{"pull"}, "a.yaml: updated") // it was not edited since its push
-	if one.files()["a.yaml"] != serviceEntry("a", "two") {
+	if one.files()["a.yaml"] != serviceEntry("a", "two")+"...\n" {
 		two.t.Error("the pull has not brought what was pushed")
 	}
 	one.file("b.yaml", serviceEntry("b", "b"))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,8 @@ Each key is written only if it has not changed since it was read (check-and-set)
 transactions, in an order that keeps the mesh valid: services and workloads, then policies and
 destination rules, then routes, then deletions.
 
-A Gateway that is new gets a creationTimestamp in its key, if all others have one, and keeps it.
+A Gateway that is new gets a creationTimestamp in its key, if all others have one, and keeps it. What
+is written ends with the line "...": a part of it removes nothing.
 
 A key without a file in DIR stays, unless --prune is set. If DIR was pulled before, a key that
 somebody else has changed since then is not overwritten, unless --force is set.
@@ -202,7 +204,7 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	})
 }
 
-// dateLocal writes the dates of Gateways into what is to be pushed.
+// dateLocal writes the dates of Gateways, and the line that ends a text, into what is to be pushed.
 func dateLocal(cmd *cobra.Command, t *target, f *pushFlags, local map[string][]byte, st *kv.State) error {
 	dates := newGatewayDates(t.opts)
 	others, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
@@ -216,6 +218,13 @@ func dateLocal(cmd *cobra.Command, t *target, f *pushFlags, local map[string][]b
 	}
 	for _, v := range st.Values {
 		dates.have(v.Content)
+	}
+	for rel, content := range local {
+		if old, there := st.Values[rel]; there && bytes.Equal(manifest.AsStored(t.opts, content, old.Content), old.Content) {
+			local[rel] = old.Content // as config diff says
+			continue
+		}
+		local[rel] = manifest.WithEnd(t.opts, content)
 	}
 	dates.write(local, wallclock.Now())
 	dates.report(cmd.OutOrStdout())

@@ -197,14 +197,14 @@ func TestEveryCut(t *testing.T) {
 // the text has no mark.
 func cutEverywhere(t *testing.T, content string) (cuts, lost int) {
 	t.Helper()
-	marked := newTextSet([]byte(content + endMark + "\n"))
+	marked := newTextSet([]byte(content + manifest.EndMark + "\n"))
 	plain := newTextSet([]byte(content))
 	if len(marked.want) == 0 {
 		t.Fatal("the text restricts nothing")
 	}
-	for n := range len(content) + len(endMark) {
+	for n := range len(content) + len(manifest.EndMark) {
 		now := time.Unix(int64(n), 0)
-		part := []byte(content + endMark + "\n")[:n]
+		part := []byte(content + manifest.EndMark + "\n")[:n]
 		text := Manifests(manifest.Options{Source: "files"}, cutPath, part)
 		marked.put(part, text, now)
 		if !marked.keeps() {

@@ -16,23 +16,8 @@ type ending struct {
 	mark bool
 }
 
-// endMark is the line that ends a text.
-const endMark = "..."
-
 func endingOf(content []byte) ending {
-	return ending{newline: bytes.HasSuffix(content, []byte("\n")), mark: isMark(lastLine(content))}
-}
-
-// lastLine is the last line of a text that has something in it.
-func lastLine(content []byte) []byte {
-	content = bytes.TrimRight(content, " \t\r\n")
-	return content[bytes.LastIndexByte(content, '\n')+1:]
-}
-
-// isMark reports whether a line ends a document.
-func isMark(line []byte) bool {
-	rest, ok := bytes.CutPrefix(line, []byte(endMark))
-	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t' || rest[0] == '\r')
+	return ending{newline: bytes.HasSuffix(content, []byte("\n")), mark: manifest.Ended(content)}
 }
 
 // cut is the way in which a text lost its end, if it did.

@@ -21,7 +21,11 @@ func AsStored(opts Options, author, stored []byte) []byte {
 	if bytes.Equal(author, stored) {
 		return author
 	}
-	return WithGatewayDates(opts, author, GatewayDates(opts, stored))
+	out := WithGatewayDates(opts, author, GatewayDates(opts, stored))
+	if Ended(stored) {
+		out = WithEnd(opts, out)
+	}
+	return out
 }
 
 // GatewayDates are the Gateways of a text, each with its creationTimestamp, or zero.
