@@ -53,10 +53,11 @@ func (w *meshIndex) reaches(g gatewayObject, h gatewayHost) bool {
 // Gateway and has exactly the labels of its selector.
 func serversLeftOut(w *meshIndex, r *report, all []gatewayObject) {
 	objects := map[*mesh.Gateway]*manifest.Object{}
+	every := make([]*mesh.Gateway, 0, len(all))
 	hosts := map[string]gatewayHost{}
 	add := func(h gatewayHost) { hosts[h.namespace+" "+labelText(h.labels)] = h }
 	for _, g := range all {
-		objects[g.Gateway] = g.object
+		objects[g.Gateway], every = g.object, append(every, g.Gateway)
 		add(gatewayHost{g.Namespace, g.Spec.GetSelector()})
 	}
 	for o, spec := range specs[*networking.WorkloadEntry](w) {
@@ -83,8 +84,12 @@ func serversLeftOut(w *meshIndex, r *report, all []gatewayObject) {
 				seen[f] = true
 			}
 			i := slices.Index(x.Server.Gateway.Spec.GetServers(), x.Server.Server)
-			r.warn(place{objects[x.Server.Gateway], fmt.Sprintf("spec.servers[%d]", i)}, "this server is left out at port %d: %s (server %q of %s)",
-				x.Server.ListensAt, x.Reason, cmp.Or(x.Kept.GetName(), x.Kept.GetPort().GetName()), x.Kept.Gateway.Key)
+			kept, cure := x.Kept.Gateway, ""
+			if line := x.Server.Gateway.ToComeFirst(kept, every); line != "" {
+				cure = "; if it is to be served instead, " + line
+			}
+			r.warn(place{objects[x.Server.Gateway], fmt.Sprintf("spec.servers[%d]", i)}, "this server is left out at port %d: %s (server %q of %s, %s%s)%s",
+				x.Server.ListensAt, x.Reason, cmp.Or(x.Kept.GetName(), x.Kept.GetPort().GetName()), kept.Key, kept.Origin, kept.WhyFirst(x.Server.Gateway), cure)
 		}
 	}
 }

@@ -236,3 +236,56 @@ func gatewaysText(s *mesh.Snapshot) string {
 	}
 	return out.String()
 }
+
+// TestAdviceTurnsTheOrder: who writes what a message says comes first, and before no other Gateway that has a date,
+// if that was not needed.
+func TestAdviceTurnsTheOrder(t *testing.T) {
+	t.Parallel()
+	advised := 0
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		first, other, third := randomGateway(t, rng), randomGateway(t, rng), randomGateway(t, rng)
+		third.Name = "third"
+		first.Tenant, other.Tenant = rng.IntN(4) == 0, rng.IntN(4) == 0
+		if first.Key == other.Key {
+			if first.WhyFirst(other) != "" || other.ToComeFirst(first, nil) != "" {
+				t.Fatal("a Gateway comes before itself")
+			}
+			continue
+		}
+		if mesh.CompareGateways(first, other) > 0 {
+			first, other = other, first
+		}
+		if first.WhyFirst(other) == "" {
+			t.Fatalf("seed %d: no word says why %+v comes before %+v", seed, first.Meta, other.Meta)
+		}
+		advice := other.ToComeFirst(first, []*mesh.Gateway{first, other, third})
+		was := mesh.CompareGateways(other, third)
+		switch _, date, dated := strings.Cut(advice, "`creationTimestamp: \""); {
+		case advice == "":
+			if !other.Tenant || first.Tenant {
+				t.Fatalf("seed %d: no advice for %+v", seed, other.Meta)
+			}
+			continue
+		case dated:
+			date, _, _ = strings.Cut(date, `"`)
+			at, err := time.Parse(time.RFC3339, date)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other.Created = at
+		default:
+			other.Name = "A"
+		}
+		advised++
+		if mesh.CompareGateways(other, first) > 0 {
+			t.Fatalf("seed %d: after %q, %+v does not come before %+v", seed, advice, other.Meta, first.Meta)
+		}
+		if first.Created.IsZero() && !third.Created.IsZero() && !other.Tenant && was > 0 && mesh.CompareGateways(other, third) < 0 {
+			t.Fatalf("seed %d: %q puts it before %+v, too", seed, advice, third.Meta)
+		}
+	}
+	if advised < 100 {
+		t.Errorf("%d were advised", advised)
+	}
+}

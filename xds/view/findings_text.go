@@ -36,7 +36,7 @@ func (f Finding) Explain(s *mesh.Snapshot) Explanation {
 	switch f.Kind {
 	case LeftOutServer:
 		out.Text = fmt.Sprintf("the server %q on port %d is left out, and nothing that is meant for it is served: %s%s", f.Server, f.ListensAt, f.Reason, f.because(s))
-		out.Action = "give the server a port and hosts of its own, or remove one of the two"
+		out.Action = "give the server a port and hosts of its own, or remove one of the two" + f.toComeFirst(s)
 	case NoEndpoints:
 		out.Text = fmt.Sprintf("sends requests to %s, which has no endpoint: %s; these requests fail", f.destination(), f.whyEmpty(s))
 		out.Action = "correct the labels, start a workload that has them, or remove the route (or give it the weight 0)"
@@ -50,16 +50,35 @@ func (f Finding) Explain(s *mesh.Snapshot) Explanation {
 	return out
 }
 
+// because names the Gateway that has what another one wants, and why it comes first.
 func (f Finding) because(s *mesh.Snapshot) string {
 	if f.Other == (mesh.Key{}) {
 		return ""
 	}
-	for _, g := range s.Gateways {
-		if g.Key == f.Other {
-			return fmt.Sprintf(" (%s, %s)", g.Key, g.Origin)
-		}
+	first, object := findGateway(s, f.Other), findGateway(s, f.Object)
+	if first == nil || object == nil {
+		return fmt.Sprintf(" (%s)", f.Other)
 	}
-	return fmt.Sprintf(" (%s)", f.Other)
+	return fmt.Sprintf(" (%s, %s%s)", first.Key, first.Origin, first.WhyFirst(object))
+}
+
+// toComeFirst is the line that turns the order of two Gateways.
+func (f Finding) toComeFirst(s *mesh.Snapshot) string {
+	first, object := findGateway(s, f.Other), findGateway(s, f.Object)
+	if first == nil || object == nil {
+		return ""
+	}
+	if line := object.ToComeFirst(first, s.Gateways); line != "" {
+		return "; if it is to be served instead, " + line
+	}
+	return ""
+}
+
+func findGateway(s *mesh.Snapshot, key mesh.Key) *mesh.Gateway {
+	if i := slices.IndexFunc(s.Gateways, func(g *mesh.Gateway) bool { return g.Key == key }); i >= 0 {
+		return s.Gateways[i]
+	}
+	return nil
 }
 
 // written is the object that has the fault: of a VirtualService that delegates, the delegate, if it names

@@ -88,6 +88,7 @@ type gatewayBuilder struct {
 	warnings []Warning
 	leftOut  []Finding
 	origins  []*mesh.Origin               // of the chains that are built
+	servers  []*mesh.GatewayServer        // the one of each of these chains
 	snis     map[uint32]map[string]string // the bind of who has a server name, by port
 }
 
@@ -101,7 +102,7 @@ func newGatewayBuilder(sc *sidecarScope, key *gatewayKey, prev map[string]*Liste
 
 // listeners returns the listeners, and the names of the route configurations that they request.
 func (b *gatewayBuilder) listeners() ([]Part, []string) {
-	pending := map[string]*pendingListener{}
+	pending, owners := map[string]*pendingListener{}, map[string]nameOwners{}
 	var order, names []string
 	for _, at := range b.merged.Ports {
 		first := b.merged.Servers[at][0]
@@ -124,11 +125,23 @@ func (b *gatewayBuilder) listeners() ([]Part, []string) {
 		}
 		name := listenerName(key.Bind, key.Port)
 		en := open(name)
-		for _, c := range chains {
+		if owners[name] == nil {
+			owners[name] = nameOwners{}
+		}
+		for i, c := range chains {
 			tellApart(en.chains, c)
-			if !en.addChain(c) {
-				b.warn(first, "some of its connections go where an earlier server has the same names")
-			} else if c.HTTP != nil {
+			added := en.addChain(c)
+			var got *FilterChain
+			if added {
+				got = en.chains[len(en.chains)-1]
+			}
+			if f, lost := owners[name].add(b.servers[i], c, got); lost {
+				b.leftOut = append(b.leftOut, f)
+				b.warn(b.servers[i], fmt.Sprintf("some of its connections go elsewhere: %s (%s)", f.Reason, f.Other))
+			} else if !added {
+				b.warn(b.servers[i], "some of its connections go where an earlier server has the same names")
+			}
+			if added && c.HTTP != nil {
 				names = append(names, c.HTTP.RouteName)
 				if b.servesHTTP3(c.HTTP.RouteName) {
 					quic := open(quicPrefix + name)
@@ -211,34 +224,43 @@ func (b *gatewayBuilder) chains(at mesh.GatewayPort) []*FilterChain {
 	for _, s := range servers {
 		b.origins = append(b.origins, s.Gateway.Origin)
 	}
+	b.servers = nil
 	if mesh.ParseProtocol(at.Protocol).IsHTTP() {
+		b.servers = servers[:1]
 		return []*FilterChain{b.httpChain(servers[0], at, b.merged.Routes[at])}
 	}
 	var out []*FilterChain
 	for _, s := range servers {
-		switch {
-		case s.EndsHTTPS() && s.GetTls() != nil:
-			c := b.httpChain(s, at, s.Routes)
-			c.Match.ServerNames = s.SNIHosts()
-			b.endTLS(c, s, true)
-			out = append(out, c)
-		case s.GetTls() == nil, !s.Passes():
-			c := b.tcpChain(s)
-			if c == nil {
-				continue
-			}
-			if s.GetTls() != nil {
-				c.Match.ServerNames = s.SNIHosts()
-				b.endTLS(c, s, false)
-			}
-			out = append(out, c)
-		case s.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH:
-			out = append(out, b.meshChains(s)...)
-		default:
-			out = append(out, b.tlsChains(s, at)...)
+		for _, c := range b.chainsOf(s, at) {
+			out, b.servers = append(out, c), append(b.servers, s)
 		}
 	}
 	return out
+}
+
+// chainsOf are the filter chains of a server that is not of HTTP in plaintext.
+func (b *gatewayBuilder) chainsOf(s *mesh.GatewayServer, at mesh.GatewayPort) []*FilterChain {
+	switch {
+	case s.EndsHTTPS() && s.GetTls() != nil:
+		c := b.httpChain(s, at, s.Routes)
+		c.Match.ServerNames = s.SNIHosts()
+		b.endTLS(c, s, true)
+		return []*FilterChain{c}
+	case s.GetTls() == nil, !s.Passes():
+		c := b.tcpChain(s)
+		if c == nil {
+			return nil
+		}
+		if s.GetTls() != nil {
+			c.Match.ServerNames = s.SNIHosts()
+			b.endTLS(c, s, false)
+		}
+		return []*FilterChain{c}
+	case s.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH:
+		return b.meshChains(s)
+	default:
+		return b.tlsChains(s, at)
+	}
 }
 
 // gatewayStats begins the names of the statistics of a server without a name.
