@@ -26,7 +26,7 @@ func section(t *testing.T, page, title string) (out []block) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("`([/\\w.-]+\\.(?:yaml|hcl))`(?: on (10\\.0\\.0\\.[12]))?")
+	named := regexp.MustCompile("`([/\\w.-]+\\.(?:yaml|hcl))`(?: on (10\\.0\\.0\\.[12]|both hosts))?")
 	inside, fenced := false, false
 	var file block
 	for n, line := range strings.Split(string(b), "\n") {
@@ -79,7 +79,13 @@ func (l *lab) follow(page, title string) {
 	for _, b := range section(l.t, page, title) {
 		switch {
 		case b.path != "":
-			l.hosts[b.host].write(b.path, b.content)
+			for address, h := range l.hosts {
+				if b.host == address || b.host == "both hosts" {
+					h.write(b.path, b.content)
+				}
+			}
+		case unit.MatchString(b.command):
+			l.startUnit(b.command)
 		case stays.MatchString(b.command):
 			p := one.terminal(fmt.Sprintf("%s:%d", page, b.line), b.command)
 			if strings.HasPrefix(b.command, "fairlead server") {

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +20,26 @@ func TestFiveCommandsAsTheyStand(t *testing.T) {
 	}
 	l.follow("docs/first-two-vms.md", "The same in five commands")
 	l.encrypted("http://api.lab/", "spiffe://cluster.local/ns/lab/sa/web")
+	l.well()
+}
+
+// TestFirstTwoHostsAsTheyStand follows docs/first-two-vms.md from its first step to the last: users of their own,
+// packet capture, names, a canary and a policy. In the place of systemd the test starts what its units start.
+func TestFirstTwoHostsAsTheyStand(t *testing.T) {
+	l := newLab(t)
+	for version, port := range map[string]int{"api-v1": 8080, "api-v2": 8081} {
+		l.hosts["10.0.0.2"].terminal(version, fmt.Sprintf("app --name %s --listen :%d", version, port))
+	}
+	l.hosts["10.0.0.1"].addUsers("web")
+	l.hosts["10.0.0.2"].addUsers("api")
+	settings, err := os.ReadFile(filepath.Join(envoytest.ModuleRoot(t), "systemd", "server.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.hosts["10.0.0.1"].write("/etc/fairlead/server.yaml", string(settings))
+	for _, title := range []string{"1. The mesh", "2. The agents", "3. Capture", "4. Names", "5. A canary", "6. A policy"} {
+		l.follow("docs/first-two-vms.md", title)
+	}
 	l.well()
 }
 
