@@ -162,6 +162,9 @@ type Agent struct {
 	workload atomic.Pointer[svid.Identity] // nil until there is one
 	config   atomic.Pointer[hostConfig]    // nil until the control plane has sent one
 
+	stopping atomic.Bool // Run ends
+	overload overload
+
 	mu      sync.Mutex // guards all following fields
 	status  Status     // without the parts that come from the components
 	relay   *relay.Relay
@@ -174,8 +177,9 @@ type Agent struct {
 	reports *collectors.Watch
 	// nodeAddress is the address of the host in the mesh, set with metrics.
 	nodeAddress netip.Addr
-	known       envoySecrets   // set with admin
-	started     *startSettings // of the Envoy that runs, or nil
+	known       envoySecrets     // set with admin
+	envoyLimits bootstrap.Limits // set with admin
+	started     *startSettings   // of the Envoy that runs, or nil
 	// adminPaths are those of Envoy's admin socket, set with admin.
 	adminPaths adminPaths
 }
@@ -350,7 +354,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error { return p.secrets.Run(services) })
 	group.Go(func() error { return p.relay.Run(services) })
 	group.Go(func() error {
-		reportCredentials(services, p.secrets, p.relay)
+		a.reportHost(services, p.secrets, p.relay)
 		return nil
 	})
 	group.Go(func() error { return p.metrics.Run(services) })
@@ -371,6 +375,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
+			a.stopping.Store(true)
 			if !a.c.LeaveRunning {
 				a.withdraw(services, p.relay)
 			}

@@ -242,7 +242,7 @@ func (a *Agent) envoy(
 	if running {
 		a.started = &start // else it is replaced
 	}
-	a.known = known
+	a.known, a.envoyLimits = known, l.config.Limits
 	// The socket of an Envoy that has not connected yet, or that an earlier release
 	// started, was not moved.
 	a.admin, a.adminPaths = proxy.NewAdmin("unix", paths.moved, paths.made), paths

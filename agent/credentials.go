@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/agent/credential"
@@ -15,11 +16,13 @@ import (
 // depend on the time, too.
 const credentialPeriod = 2 * time.Second
 
-// reportCredentials reports to the control plane how the host's credentials stand, until ctx ends.
-func reportCredentials(ctx context.Context, from *workload.Server, to *relay.Relay) {
+// reportHost reports to the control plane how the host's credentials stand, and what is wrong with the
+// host, until ctx ends.
+func (a *Agent) reportHost(ctx context.Context, from *workload.Server, to *relay.Relay) {
 	ticker := time.NewTicker(credentialPeriod)
 	defer ticker.Stop()
 	var last bootstrap.Credentials
+	var before []string
 	for {
 		select {
 		case <-ticker.C:
@@ -34,7 +37,13 @@ func reportCredentials(ctx context.Context, from *workload.Server, to *relay.Rel
 			}
 			list = append(list, bootstrap.Credential{Name: c.Name, State: string(c.State), Reason: reason, Served: c.Served, NotAfter: c.NotAfter})
 		}
-		if now := bootstrap.ReportCredentials(list); !now.Equal(&last) {
+		now := bootstrap.ReportCredentials(list)
+		// What lasts for less than a period is a start, or a restart.
+		problems := a.hostProblems(ctx)
+		lasting := slices.DeleteFunc(slices.Clone(problems), func(p string) bool { return !slices.Contains(before, p) })
+		before = problems
+		now.SetProblems(lasting)
+		if !now.Equal(&last) {
 			to.SetCredentials(now)
 			last = now
 		}

@@ -32,7 +32,10 @@ func (r envoyReadiness) Ready(ctx context.Context) error {
 			return nil
 		}
 	}
-	return err
+	if err != nil {
+		return r.a.explain(err)
+	}
+	return nil
 }
 
 // envoyAnswers is nil if an Envoy runs, has its configuration and answers. It depends on nothing

@@ -202,6 +202,11 @@ func relayRemarks(r *relay.Status, now time.Time) (out []string) {
 // NotReady says why the workload is unreachable; empty means that Envoy serves.
 func (a *Agent) NotReady(ctx context.Context) []string {
 	why := a.Starting(ctx)
+	if len(why) == 0 {
+		if text := a.overloaded(ctx); text != "" {
+			why = append(why, text)
+		}
+	}
 	if r := a.Status().Relay; r != nil && r.Unserved != "" {
 		why = append(why, r.Unserved+"; "+cureOf(r.Unserved))
 	}
@@ -225,10 +230,12 @@ func (a *Agent) Starting(ctx context.Context) []string {
 	admin := a.admin
 	a.mu.Unlock()
 	if admin == nil || s.Envoy.PID == 0 {
-		return append(why, "Envoy is not running")
+		return append(why, notRunning(&s))
 	}
-	if err := (envoyReadiness{a}).Ready(ctx); err != nil {
-		why = append(why, "Envoy has no configuration yet")
+	answer, cancel := context.WithTimeout(ctx, askEnvoyFor)
+	defer cancel()
+	if err := (envoyReadiness{a}).Ready(answer); err != nil {
+		why = append(why, err.Error())
 	}
 	if s.DNS != nil && s.DNS.Table == dns.StateNone {
 		why = append(why, "the agent's DNS has no names yet")

@@ -98,7 +98,7 @@ func Run(ctx context.Context, in Input) []Finding {
 	r := &run{Input: in}
 	r.agent, r.agentErr = in.Ask(ctx)
 	for _, c := range []func(context.Context){
-		r.agentRuns, r.clock, r.disk, r.identity, r.address, r.servers, r.names, r.envoy, r.versions, r.ports, r.privilege, r.security, r.capture,
+		r.agentRuns, r.clock, r.disk, r.identity, r.address, r.servers, r.names, r.envoy, r.versions, r.ports, r.privilege, r.descriptors, r.security, r.capture,
 	} {
 		c(ctx)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -171,6 +172,44 @@ func (r *run) privilege(context.Context) {
 		return
 	}
 	r.add("limits", OK, fmt.Sprintf("%d open files", l.Max), "")
+}
+
+// descriptors counts those of the running agent. It needs no answer: an agent that has none left gives none.
+func (r *run) descriptors(ctx context.Context) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", filepath.Join(r.RunDir, "admin.sock"))
+	if err != nil {
+		return // no agent runs
+	}
+	defer conn.Close()
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	var peer *unix.Ucred
+	if ctl := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctl != nil || err != nil || peer.Pid <= 0 {
+		return
+	}
+	var limit unix.Rlimit
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", peer.Pid))
+	if err == nil {
+		err = unix.Prlimit(int(peer.Pid), unix.RLIMIT_NOFILE, nil, &limit)
+	}
+	switch few := limit.Cur - limit.Cur/10; {
+	case err != nil:
+		r.add("descriptors", Unknown, fmt.Sprintf("counting those of the agent: %v", err), "run this command as root, or as the agent's user")
+	case uint64(len(open)) >= limit.Cur:
+		r.add("descriptors", Fault, fmt.Sprintf("the agent (process %d) has %d open, and its limit is %d: it can open no file and no connection", peer.Pid, len(open), limit.Cur),
+			"raise LimitNOFILE (ulimit -n) and restart the agent; `ss -tpn` and `ls -l /proc/PID/fd` (as root) show who keeps them open")
+	case uint64(len(open)) >= few:
+		r.add("descriptors", Warning, fmt.Sprintf("the agent (process %d) has %d open, and its limit is %d", peer.Pid, len(open), limit.Cur), "raise LimitNOFILE (ulimit -n) and restart the agent")
+	default:
+		r.add("descriptors", OK, fmt.Sprintf("%d of %d open", len(open), limit.Cur), "")
+	}
 }
 
 // security looks for what may forbid the agent something that its permissions allow.

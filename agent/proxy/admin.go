@@ -82,10 +82,32 @@ func (a *Admin) command(ctx context.Context, path string) error {
 	return err
 }
 
+// StateError is the answer of an Envoy that is not live.
+type StateError struct {
+	// State is in Envoy's words: PRE_INITIALIZING, INITIALIZING or DRAINING.
+	State string
+}
+
+func (e *StateError) Error() string { return "Envoy is " + e.State }
+
 // Ready is nil once Envoy is live: it has its configuration and takes traffic.
 func (a *Admin) Ready(ctx context.Context) error {
-	_, err := a.do(ctx, http.MethodGet, "/ready")
-	return err
+	res, err := a.request(ctx, http.MethodGet, "/ready")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	const longest = 64
+	b, err := io.ReadAll(io.LimitReader(res.Body, longest))
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading \"/ready\" of Envoy's admin interface: %w", err)
+	case res.StatusCode == http.StatusServiceUnavailable:
+		return &StateError{State: strings.TrimSpace(string(b))}
+	case res.StatusCode != http.StatusOK:
+		return fmt.Errorf("GET \"/ready\" of Envoy's admin interface: %s: %q", res.Status, b)
+	}
+	return nil
 }
 
 // errNotIts means that another process answers at the address of an Envoy's admin interface.
@@ -155,7 +177,8 @@ func (a *Admin) Connections(ctx context.Context) (int, error) {
 	return total, nil
 }
 
-func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
+// request asks; close the body of the answer.
+func (a *Admin) request(ctx context.Context, method, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("asking Envoy's admin interface: %w", err)
@@ -163,6 +186,14 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 	res, err := a.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("asking Envoy's admin interface: %w", err)
+	}
+	return res, nil
+}
+
+func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
+	res, err := a.request(ctx, method, path)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
@@ -186,13 +217,9 @@ func within(ctx context.Context, ask func(context.Context) error) error {
 
 // Open begins to read a path, without a limit of its size. Close the answer.
 func (a *Admin) Open(ctx context.Context, path string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, http.NoBody)
+	res, err := a.request(ctx, http.MethodGet, path)
 	if err != nil {
-		return nil, fmt.Errorf("asking Envoy's admin interface: %w", err)
-	}
-	res, err := a.client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("asking Envoy's admin interface: %w", err)
+		return nil, err
 	}
 	if res.StatusCode != http.StatusOK {
 		_ = res.Body.Close()

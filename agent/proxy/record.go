@@ -140,6 +140,12 @@ func bootID() (string, error) {
 
 func procPath(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
 
+// ProcessState is the state of a process as /proc/PID/stat has it, by its name below /proc: R, S, D, T, t, Z.
+func ProcessState(proc int) (string, error) {
+	_, state, err := procStat(proc)
+	return state, err
+}
+
 // procStat reads the start time and the state of a process.
 func procStat(pid int) (start uint64, state string, err error) {
 	b, err := os.ReadFile(procPath(pid, "stat"))

@@ -18,6 +18,17 @@ type Credentials struct {
 	NotReady int `json:"not_ready,omitempty"`
 	// List has the first few: those that are not ready, then those that end first.
 	List []Credential `json:"list,omitempty"`
+	// Problems are what else is wrong on the host so that requests fail, or will. They are no credentials;
+	// earlier servers read what an agent reports only here, and take fields that they do not know.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// SetProblems adds what is wrong on the host, the first few.
+func (c *Credentials) SetProblems(list []string) {
+	c.Problems = nil
+	for _, p := range list[:min(len(list), maxProblems)] {
+		c.Problems = append(c.Problems, cut(p, maxProblem))
+	}
 }
 
 // Credential is one certificate, or the authorities, of a credential.
@@ -41,6 +52,8 @@ const (
 	maxCredentialName    = 253
 	maxCredentialReason  = 160
 	maxCredentialState   = 16
+	maxProblems          = 8
+	maxProblem           = 512
 	maxCredentialsReport = 32 << 10 // bytes
 )
 
@@ -72,7 +85,7 @@ func ReportCredentials(list []Credential) Credentials {
 
 // Equal reports whether two reports say the same.
 func (c *Credentials) Equal(o *Credentials) bool {
-	return c.Total == o.Total && c.NotReady == o.NotReady && slices.EqualFunc(c.List, o.List, func(a, b Credential) bool {
+	return c.Total == o.Total && c.NotReady == o.NotReady && slices.Equal(c.Problems, o.Problems) && slices.EqualFunc(c.List, o.List, func(a, b Credential) bool {
 		return a.Name == b.Name && a.State == b.State && a.Reason == b.Reason && a.Served == b.Served && a.NotAfter.Equal(b.NotAfter)
 	})
 }
@@ -99,6 +112,7 @@ func ParseCredentials(text string) (*Credentials, error) {
 	if len(c.List) > maxCredentials || c.Total < len(c.List) || c.NotReady < 0 || c.NotReady > c.Total {
 		return nil, fmt.Errorf("reading the report of credentials: it lists %d of %d, of which %d are not ready", len(c.List), c.Total, c.NotReady)
 	}
+	c.SetProblems(c.Problems)
 	for i := range c.List {
 		x := &c.List[i]
 		x.Name, x.State, x.Reason = cut(x.Name, maxCredentialName), cut(x.State, maxCredentialState), cut(x.Reason, maxCredentialReason)

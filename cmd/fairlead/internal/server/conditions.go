@@ -60,6 +60,7 @@ func rules() []ruleOf {
 		{"host-fault", hostFaults},
 		{"agent-gone", goneAgents},
 		{"unhealthy", unhealthy},
+		{"host-problem", hostProblems},
 		{"rejected", rejected},
 		{"stale", staleProxies},
 		{"not-synced", notSynced},

@@ -65,6 +65,28 @@ func unhealthy(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 	return out
 }
 
+// hostProblems are what agents say is wrong with their hosts, where the health of the workload does not
+// say it.
+func hostProblems(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
+	for i := range p.Proxies {
+		x := &p.Proxies[i]
+		if !x.Connected || x.Credentials == nil {
+			continue
+		}
+		for _, text := range x.Credentials.Problems {
+			const enough = 40 // of the same words: the reason of the health may be cut off
+			if x.Health == "unhealthy" && strings.Contains(x.HealthReason, text[:min(len(text), enough)]) {
+				continue
+			}
+			out = append(out, Condition{
+				Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: fmt.Sprintf("the agent of %s reports: %s", x.Name, text),
+				Action: "on host " + x.Host + " `fairlead agent check` says the same while it is so",
+			})
+		}
+	}
+	return out
+}
+
 func rejected(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 	for i := range p.Proxies {
 		x := &p.Proxies[i]

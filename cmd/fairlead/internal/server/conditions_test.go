@@ -107,6 +107,9 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 		"host-fault": {func(p *Proxies, _ *Sources) { p.HostFaults = []HostFault{{"web", "two hold its key"}} }},
 		"agent-gone": {proxy(func(x *Proxy) { x.Connected, x.AgentGone, x.Health = false, true, "unhealthy" })},
 		"unhealthy":  {proxy(func(x *Proxy) { x.Health, x.HealthReason = "unhealthy", "http probe: 503" })},
+		"host-problem": {proxy(func(x *Proxy) {
+			x.Credentials = &bootstrap.Credentials{Problems: []string{"Envoy (process 7) does not answer: it is stopped"}}
+		})},
 		"rejected": {
 			proxy(func(x *Proxy) {
 				x.Synced, x.Types = false, []Type{{Type: "listener", Rejected: []Rejection{{Name: "15006", Reason: "no such filter"}}}}
