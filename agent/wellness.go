@@ -56,7 +56,7 @@ func (a *Agent) explain(err error) error {
 		text = "Envoy's admin socket does not exist, and Envoy has not connected to the agent: it starts, or the socket was removed; if this stays, restart the agent"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		text = "Envoy does not listen at its admin interface: it has just ended, or another process made the socket anew; if this stays, restart the agent"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.EAGAIN): // its queue of connections is full
 		text = fmt.Sprintf("Envoy (process %d) does not answer%s", status.PID, hangs(proc, status.PID))
 	case errors.Is(err, context.Canceled):
 		return err

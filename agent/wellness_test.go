@@ -85,6 +85,7 @@ func TestExplainsWithoutEnvoy(t *testing.T) {
 	a := &Agent{}
 	for err, want := range map[error]string{
 		fmt.Errorf("dialing: %w", syscall.EMFILE):    "the agent cannot open another file or connection (its limit is ",
+		fmt.Errorf("dialing: %w", syscall.EAGAIN):    "Envoy (process 0) does not answer",
 		proxy.ErrNoAdminSocket:                       "admin socket does not exist, and Envoy has not connected",
 		&proxy.StateError{State: "PRE_INITIALIZING"}: noConfiguration,
 		errors.New("something else"):                 "asking Envoy how it is: something else",
