@@ -106,7 +106,8 @@ def wrong(one, fairlead, folder):
         return None if None in each else '; and '.join(each)
     argv = [x.replace('{mesh}', os.path.join(folder, 'mesh.yaml')).replace('{dir}', folder) for x in one['argv']]
     r = subprocess.run([fairlead, *argv], capture_output=True, text=True)
-    out, name = r.stdout + r.stderr, 'fairlead ' + ' '.join(one['argv'])
+    # The name of a temporary folder is no answer, and may match anything.
+    out, name = (r.stdout + r.stderr).replace(folder, '{dir}'), 'fairlead ' + ' '.join(one['argv'])
     if one['exit'] is not None and r.returncode != one['exit']:
         return '`%s` exits with %d, not %d: %s' % (name, r.returncode, one['exit'], out.strip()[-300:])
     for x in one['has']:

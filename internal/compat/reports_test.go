@@ -52,7 +52,7 @@ func TestReportsAreJudged(t *testing.T) {
 		right        bool
 		want         string
 	}{
-		"right":                     {one, `{'01-a': ([check('validate', '{mesh}', exit=0, has=['^validate /', 'good'], lacks=['bad'])], {})}`, "{}", true, `right  01-a\nreports: 1 right, 0 known, 0 wrong`},
+		"right":                     {one, `{'01-a': ([check('validate', '{mesh}', exit=0, has=['^validate {dir}/mesh.yaml', 'good'], lacks=['bad', '/tmp'])], {})}`, "{}", true, `right  01-a\nreports: 1 right, 0 known, 0 wrong`},
 		"not printed":               {one, `{'01-a': ([analyze(has=['b.d'])], {})}`, "{}", false, "WRONG  01-a: `fairlead analyze {dir}` prints nothing that matches b.d\n"},
 		"printed":                   {one, `{'01-a': ([analyze(lacks=['oo'])], {})}`, "{}", false, "WRONG  01-a: `fairlead analyze {dir}` prints good\n"},
 		"another exit code":         {map[string]string{"01-a": "exit 3\n"}, `{'01-a': ([check('validate', '{mesh}', exit=0)], {})}`, "{}", false, "WRONG  01-a: `fairlead validate {mesh}` exits with 3, not 0: "},
