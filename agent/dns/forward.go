@@ -68,7 +68,7 @@ type exchange struct {
 	done   chan struct{}
 	reply  *mdns.Msg // set before done is closed; nil if nobody answers. Read-only.
 
-	waiters int // guarded by the mutex of the forwarder
+	waiters int // guarded by the mutex of the forwarder; 0 once it has made room
 }
 
 func newForwarder(s *Server) *forwarder {
@@ -80,13 +80,6 @@ func newForwarder(s *Server) *forwarder {
 // ask returns the answer of the upstreams to a query, or SERVFAIL.
 func (f *forwarder) ask(q, failure *mdns.Msg, udp bool) *mdns.Msg {
 	failure.Rcode = mdns.RcodeServerFailure
-	defer f.waiting.Add(-1)
-	if f.waiting.Add(1) > maxWaiting {
-		f.dropLargest()
-		f.full.Add(1)
-		f.s.failed.Add(1)
-		return failure
-	}
 	x, mine := f.join(q, udp)
 	defer f.leave(x)
 	if mine != (flight{}) {
@@ -136,6 +129,10 @@ func (f *forwarder) join(q *mdns.Msg, udp bool) (x *exchange, mine flight) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.waiting.Load() >= maxWaiting { // one name does not keep all others out
+		f.drop(func(a, b *exchange) bool { return a.waiters > b.waiters })
+	}
+	f.waiting.Add(1)
 	if x := f.flying[k]; x != nil {
 		x.waiters++
 		return x, flight{}
@@ -154,7 +151,10 @@ func (f *forwarder) join(q *mdns.Msg, udp bool) (x *exchange, mine flight) {
 func (f *forwarder) leave(x *exchange) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	x.waiters--
+	if x.waiters > 0 {
+		x.waiters--
+		f.waiting.Add(-1)
+	}
 }
 
 // drop ends the exchange that comes first. f.mu must be held.
@@ -168,15 +168,10 @@ func (f *forwarder) drop(before func(a, b *exchange) bool) {
 	}
 	if first != nil {
 		delete(f.flying, key)
+		f.waiting.Add(-int64(first.waiters)) // they go at once
+		first.waiters = 0
 		first.cancel()
 	}
-}
-
-// dropLargest ends the exchange for which most clients wait: one name does not keep all others out.
-func (f *forwarder) dropLargest() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.drop(func(a, b *exchange) bool { return a.waiters > b.waiters })
 }
 
 // query is what an upstream is asked. The id is random, and so is the port of its socket.

@@ -118,7 +118,7 @@ func startWith(t testing.TB, table *Table, upstreams ...string) (*Server, string
 func startHasty(t testing.TB, table *Table, upstreams ...string) (*Server, string) {
 	t.Helper()
 	s, at := startEdited(t, table, func(s *Server) { s.forward.nextAfter = 500 * time.Millisecond })
-	s.forward.patience.Store(&patience{timeout: time.Second, attempts: 1})
+	s.forward.patience.Store(&patience{timeout: defaultTimeout, attempts: 1})
 	s.forward.use(t, upstreams)
 	return s, at
 }

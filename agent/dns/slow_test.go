@@ -182,9 +182,15 @@ func TestOneSlowNameIsNotAll(t *testing.T) {
 		}
 		return s.forward.full.Load() > 0
 	})
-	if got := said(ask(t, "udp", at, "www.example.", mdns.TypeA)); got != "NOERROR; A 192.0.2.1" {
-		t.Errorf("another name: %s", got)
-	}
+	await(t, "another name", func() bool { // its packets may get lost, too
+		q := new(mdns.Msg)
+		q.SetQuestion("www.example.", mdns.TypeA)
+		r, _, err := (&mdns.Client{Timeout: slowness}).ExchangeContext(t.Context(), q, at)
+		if err == nil && said(r) != "NOERROR; A 192.0.2.1" {
+			t.Fatalf("another name: %s", said(r))
+		}
+		return err == nil
+	})
 }
 
 // TestAsGlibc: a program that uses glibc finds by the agent what it finds without it, whatever its
