@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/loglevel"
+	"github.com/fairlead/fairlead/internal/logpipe"
 )
 
 // outputFlag adds -o text|json.
@@ -47,14 +49,21 @@ func newLogger(cmd *cobra.Command) (*slog.Logger, *loglevel.Levels, error) {
 		return nil, nil, errors.New("--log-level: choose debug, info, warn or error")
 	}
 	levels := loglevel.New(level)
+	handler := func(to io.Writer) slog.Handler { return slog.NewTextHandler(to, nil) }
 	switch format := cmd.Flag("log-format").Value.String(); format {
 	case "text":
-		return slog.New(levels.Handler(slog.NewTextHandler(cmd.ErrOrStderr(), nil))), levels, nil
 	case "json":
-		return slog.New(levels.Handler(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))), levels, nil
+		handler = func(to io.Writer) slog.Handler { return slog.NewJSONHandler(to, nil) }
 	default:
 		return nil, nil, fmt.Errorf("--log-format %q: choose text or json", format)
 	}
+	// A journal that hangs must not stop the process.
+	to := logpipe.New(cmd.ErrOrStderr(), func(lost int) []byte {
+		var line bytes.Buffer
+		slog.New(handler(&line)).Warn("standard error was not read; log lines are lost", "count", lost)
+		return line.Bytes()
+	})
+	return slog.New(levels.Handler(handler(to))), levels, nil
 }
 
 // defaultStateDir is where a process keeps what must survive it.

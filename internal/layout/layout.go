@@ -134,6 +134,7 @@ func Rooms() map[string]Room {
 		"internal/weakmap":       {"values found by key for as long as somebody holds them", nil},
 		"internal/loglevel":      {"log levels by component, changed at run time", nil},
 		"internal/loglimit":      {"limits log lines that peers cause", nil},
+		"internal/logpipe":       {"writes the log to a pipe without waiting for who reads it", nil},
 		"internal/unixsocket":    {"listens on unix sockets; makes them again when somebody removes them", []string{"internal/loglimit"}},
 		"internal/hosttest":      {"whole meshes in tests whose hosts are network namespaces", []string{"internal/envoytest", "internal/meshtest", "internal/nethost"}},
 		"internal/nethost":       {"hosts in tests: network namespaces with links, users and servers", []string{"internal/envoytest"}},
