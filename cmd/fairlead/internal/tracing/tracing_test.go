@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -118,5 +121,57 @@ func TestEndpointsAreChecked(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
 	if Endpoint() != "http://127.0.0.1:4317" {
 		t.Errorf("the endpoint is %q", Endpoint())
+	}
+}
+
+// TestReceiverHangs: a receiver that takes connections and never answers holds up neither the reports
+// nor the end, and only so many spans wait for it.
+func TestReceiverHangs(t *testing.T) {
+	t.Parallel()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0") // nobody accepts, but the kernel does
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	tracer, err := New(t.Context(), Config{Logger: slog.New(slog.DiscardHandler), Endpoint: "http://" + l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	ended := make(chan struct{})
+	before := heap()
+	go func() {
+		defer close(ended)
+		const changes = 20000 // ten times the SDK's queue, with the name of each kept
+		name := strings.Repeat("x", 4096)
+		for n := range changes {
+			tracer.Published(registry.Publication{Generation: uint64(n + 1)})
+			tracer.Answered(xds.Rollout{Generation: uint64(n + 1), Complete: true, Classes: []xds.RolloutClass{{Proxy: name + strconv.Itoa(n), Proxies: 1}}})
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(envoytest.Patience):
+		t.Fatal("reports wait for the receiver")
+	}
+	const most = 64 << 20 // all of them are 80 MB and more
+	if grown := int64(heap()) - int64(before); grown > most {
+		t.Errorf("%d bytes wait", grown)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = tracer.Close(context.WithoutCancel(t.Context()))
+	}()
+	select {
+	case <-closed:
+	case <-time.After(envoytest.Patience):
+		t.Fatal("the end waits for the receiver")
 	}
 }
