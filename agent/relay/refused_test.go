@@ -348,14 +348,15 @@ func TestManyRejectedListenersAreStoredInLittle(t *testing.T) {
 	const many = 100
 	s := storedAs("1.40", listenerOf("v1", "v1"))
 	var list []*stream.Resource
-	reason := "Error adding/updating listener(s) "
+	var reason strings.Builder
+	reason.WriteString("Error adding/updating listener(s) ")
 	for i := range many {
 		name := fmt.Sprintf("10.0.0.1_%d", 8000+i)
 		list = append(list, stream.NewResource(stream.ListenerType, stream.Resource{Name: name, Version: "v1", Body: []byte(rejectedMark)}))
-		reason += name + ": unable to open file '/var/log/gone/access.log': No such file or directory, "
+		reason.WriteString(name + ": unable to open file '/var/log/gone/access.log': No such file or directory, ")
 	}
 	s.resources[stream.ListenerType] = stream.NewSet(list)
-	g := &rig{tb: t, server: stream.NewServer(stream.ServerConfig{}), reason: reason}
+	g := &rig{tb: t, server: stream.NewServer(stream.ServerConfig{}), reason: reason.String()}
 	g.start(s)
 	g.core.node = withVersion(g, 40)
 	g.join(40)
