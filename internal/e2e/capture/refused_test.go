@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -34,11 +35,20 @@ func TestPortOfCaptureIsHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.killEnvoy()
+			at := fmt.Sprintf("127.0.0.1:%d", c.port)
+			envoytest.Eventually(t, envoytest.Patience, func() error { // a process that was killed has its ports for a moment
+				conn, err := h.Dial(t.Context(), "tcp", at)
+				if err != nil {
+					return nil
+				}
+				_ = conn.Close()
+				return errors.New("the port is not free yet")
+			})
 			_, app := h.Binaries()
 			address := fmt.Sprintf("0.0.0.0:%d", c.port)
 			holder := h.in(h.Host, "holder", app, "--name", "holder", "--protocol", "tcp", "--listen", address)
 			holder.Eventually(envoytest.Patience, func() error {
-				conn, err := h.Dial(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", c.port))
+				conn, err := h.Dial(t.Context(), "tcp", at)
 				if err != nil {
 					return err
 				}
