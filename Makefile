@@ -15,7 +15,7 @@ build: ## the one binary, bin/fairlead
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/fairlead ./cmd/fairlead
 
 .PHONY: tools
-tools: ## the Envoys, the Consul, the OpenTelemetry Collector, the Prometheus, and the nft, dnsmasq, systemd-resolved and Redis that tests run
+tools: ## the Envoys, the Consul, the OpenTelemetry Collector, the Prometheus, and the nft, dnsmasq, systemd-resolved, Redis and editors that tests run
 	$(PYTHON) tools/envoy/install.py
 	GO=$(GO) $(PYTHON) tools/consul/install.py
 	GO=$(GO) $(PYTHON) tools/otelcol/install.py
@@ -24,6 +24,7 @@ tools: ## the Envoys, the Consul, the OpenTelemetry Collector, the Prometheus, a
 	$(PYTHON) tools/dnsmasq/install.py
 	$(PYTHON) tools/resolved/install.py
 	$(PYTHON) tools/redis/install.py
+	$(PYTHON) tools/editors/install.py
 
 .PHONY: demo
 demo: build ## a mesh of four hosts on this machine, until Ctrl-C
