@@ -220,3 +220,34 @@ func TestDatesOfSeveralGateways(t *testing.T) {
 		t.Errorf("created %v", d.created)
 	}
 }
+
+// TestApplyRefusesAGatewayThatTakesAPort: neither of two Gateways has a date, and the name of the new one comes first.
+func TestApplyRefusesAGatewayThatTakesAPort(t *testing.T) {
+	t.Parallel()
+	dir, from := t.TempDir(), filepath.Join(t.TempDir(), "aardvark.yaml")
+	edge := "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: edge, namespace: shop}\nspec: {address: 10.0.0.9, serviceAccount: edge, labels: {istio: gw}}\n"
+	for path, text := range map[string]string{filepath.Join(dir, "edge.yaml"): edge, filepath.Join(dir, "zebra.yaml"): gatewayText("zebra", "9000", ""), from: gatewayText("aardvark", "9000", "")} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, out, errs := cli(t, "apply", from, "--config-dir", dir, "--wait", "0")
+	for _, word := range []string{
+		"breaking gateway-server Gateway shop/zebra", filepath.Join(dir, "zebra.yaml") + ":1:1", "Gateway shop/aardvark, " + filepath.Join(dir, "aardvark.yaml") + ":1:1, whose name comes first",
+		"write `creationTimestamp: \"2000-01-01T00:00:00Z\"` into the metadata of Gateway shop/zebra",
+	} {
+		if code != 1 || !strings.Contains(out, word) {
+			t.Errorf("%d, no %q in\n%s%s", code, word, out, errs)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "aardvark.yaml")); err == nil {
+		t.Error("it was written")
+	}
+	// With a date in the one that serves, the new one gets one, and is itself what is left out.
+	if err := os.WriteFile(filepath.Join(dir, "zebra.yaml"), []byte(gatewayText("zebra", "9000", oldDate)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, _ := cli(t, "apply", from, "--config-dir", dir, "--wait", "0"); code != 1 || !strings.Contains(out, "breaking gateway-server Gateway shop/aardvark") {
+		t.Errorf("%d\n%s", code, out)
+	}
+}
