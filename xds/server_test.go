@@ -418,7 +418,7 @@ func TestStaleSaysWhatDiffers(t *testing.T) {
 		c.edit(&edited)
 		workloads := slices.Clone(o.Workloads)
 		workloads[at] = &edited
-		slices.SortFunc(workloads, func(a, b *mesh.Workload) int { return a.Key.Compare(b.Key) })
+		slices.SortFunc(workloads, func(a, b *mesh.Workload) int { return a.Compare(b.Key) })
 		next := &smallmesh.Objects{Fragment: mesh.Fragment{Services: o.Services, Workloads: workloads}}
 		r.mesh.publish(next.Snapshot(r.mesh.Snapshot()))
 		eventually(t, c.says, func() bool { return strings.HasPrefix(r.server.Proxies()[0].Stale, c.says) })

@@ -37,12 +37,11 @@ func TestPortOfCaptureIsHeld(t *testing.T) {
 			h.killEnvoy()
 			at := fmt.Sprintf("127.0.0.1:%d", c.port)
 			envoytest.Eventually(t, envoytest.Patience, func() error { // a process that was killed has its ports for a moment
-				conn, err := h.Dial(t.Context(), "tcp", at)
-				if err != nil {
-					return nil
+				if conn, err := h.Dial(t.Context(), "tcp", at); err == nil {
+					_ = conn.Close()
+					return errors.New("the port is not free yet")
 				}
-				_ = conn.Close()
-				return errors.New("the port is not free yet")
+				return nil
 			})
 			_, app := h.Binaries()
 			address := fmt.Sprintf("0.0.0.0:%d", c.port)
