@@ -116,7 +116,7 @@ func TestHostIdentityIsRejectedAsServer(t *testing.T) {
 func TestTrafficIdentities(t *testing.T) {
 	t.Parallel()
 	var accepted *regexp.Regexp
-	for _, m := range messages(t, buildAll(view.Build(snapshotOf(t, "", ""), ordinaryProxy())), envoy.ListenerType) {
+	for _, m := range messages(t, buildAll(view.Build(snapshotOf(t, "# nothing\n", ""), ordinaryProxy())), envoy.ListenerType) {
 		l, _ := m.(*listenerv3.Listener)
 		for _, c := range l.GetFilterChains() {
 			ctx := &tlsv3.DownstreamTlsContext{}
