@@ -84,7 +84,7 @@ type Diagnostic struct {
 func (o *proxyState) diagnostics() []Diagnostic {
 	var out []Diagnostic
 	if o.View != nil {
-		for _, w := range o.View.Warnings {
+		for _, w := range o.View.OwnWarnings() {
 			out = append(out, Diagnostic{Key: w.Key, Origin: w.Origin.String(), Message: w.Message})
 		}
 	}

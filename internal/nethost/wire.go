@@ -27,6 +27,20 @@ func (h *Host) WireTo(device string, ranges ...netip.Prefix) func() int64 {
 	return h.wire(device, func(b []byte) bool { return isOf(b, ranges) })
 }
 
+// WireWith is Wire for the packets whose TCP payload is such as has says. It sees the beginning of each.
+func (h *Host) WireWith(device string, has func(payload []byte) bool) func() int64 {
+	h.tb.Helper()
+	return h.wire(device, func(b []byte) bool {
+		const offset, least = 12, 20
+		segment := tcpOf(b)
+		if len(segment) < least {
+			return false
+		}
+		header := int(segment[offset]>>4) * 4
+		return len(segment) > header && has(segment[header:])
+	})
+}
+
 func (h *Host) wire(device string, counts func(packet []byte) bool) func() int64 {
 	h.tb.Helper()
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network order
@@ -87,14 +101,20 @@ func isOf(b []byte, ranges []netip.Prefix) bool {
 
 // isTCP reports whether an IP packet carries TCP from or to a port.
 func isTCP(b []byte, port uint16) bool {
-	const header4, header6, ports = 20, 40, 4
+	const ports = 4
+	b = tcpOf(b)
+	return len(b) >= ports && (binary.BigEndian.Uint16(b) == port || binary.BigEndian.Uint16(b[2:]) == port)
+}
+
+// tcpOf is the TCP segment in an IP packet; or nil.
+func tcpOf(b []byte) []byte {
+	const header4, header6 = 20, 40
 	switch {
 	case len(b) >= header4 && b[0]>>4 == 4 && b[9] == unix.IPPROTO_TCP:
-		b = b[min(int(b[0]&0xf)*4, len(b)):]
+		return b[min(int(b[0]&0xf)*4, len(b)):]
 	case len(b) >= header6 && b[0]>>4 == 6 && b[6] == unix.IPPROTO_TCP:
-		b = b[header6:]
+		return b[header6:]
 	default:
-		return false
+		return nil
 	}
-	return len(b) >= ports && (binary.BigEndian.Uint16(b) == port || binary.BigEndian.Uint16(b[2:]) == port)
 }

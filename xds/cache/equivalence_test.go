@@ -93,7 +93,7 @@ func given(s Configuration) map[string]string {
 		}
 		out["layer "+strconv.Itoa(i)] = l.Name
 	}
-	for i, w := range s.View.Warnings {
+	for i, w := range s.View.OwnWarnings() {
 		out["warning "+strconv.Itoa(i)] = w.Key.String() + " " + w.Message + " " + w.Origin.String()
 	}
 	for i, f := range s.View.Findings.All() {

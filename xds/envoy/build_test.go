@@ -136,7 +136,7 @@ func golden(t *testing.T, path string) {
 		switch typeURL := sections()[f.Name]; {
 		case f.Name == "warnings.txt":
 			var gotSb119 strings.Builder
-			for _, w := range v.Warnings {
+			for _, w := range v.OwnWarnings() {
 				gotSb119.WriteString(w.Key.String() + ": " + w.Message + "\n")
 			}
 			got += gotSb119.String()

@@ -57,6 +57,7 @@ type viewInputs struct {
 	own       stackInput
 	outbound  *outboundState
 	fallbacks []string
+	served    []servedPort
 }
 
 func (x *Index) inputsOf(p *Proxy) viewInputs {
@@ -70,7 +71,7 @@ func (x *Index) inputsOf(p *Proxy) viewInputs {
 	if len(in.providers) > 0 {
 		own.providers = x.layer(ProvidersLayer, in.providers)
 	}
-	return viewInputs{own: own, outbound: pc.outboundOf(in.reserved, gateway), fallbacks: pc.telemetry.fallbacks}
+	return viewInputs{own: own, outbound: pc.outboundOf(in.reserved, gateway), fallbacks: pc.telemetry.fallbacks, served: in.served}
 }
 
 func (x *Index) assemble(inputs *viewInputs, out *outboundView, p *Proxy) *View {

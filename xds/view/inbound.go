@@ -82,7 +82,9 @@ type inboundBuilder struct {
 	*inboundInput
 	st *proxyContext
 	// reserved are the addresses that outbound listeners must not use.
-	reserved  []listenerKey
+	reserved []listenerKey
+	// served are the ports of services at which the application itself is called on its host.
+	served    []servedPort
 	providers []Part // clusters and endpoints of extension providers
 }
 
@@ -141,6 +143,16 @@ func (in *inboundBuilder) reserve(targets []inboundPort) {
 		}
 		if len(in.Ports) == 0 { // the application itself listens there, at any address
 			in.reserved = append(in.reserved, listenerKey{Bind: localhost, Port: t.Number})
+		}
+	}
+	if len(in.Ports) > 0 || len(targets) == 0 {
+		return
+	}
+	for _, own := range in.st.ownServices() {
+		for _, p := range own.svc.Ports {
+			if own.w.PortFor(p) == p.Number {
+				in.served = append(in.served, servedPort{own.svc.Key, p.Number})
+			}
 		}
 	}
 }

@@ -331,6 +331,9 @@ func (o *outboundListenerBuilder) mayListen(key listenerKey, t servicePort) bool
 	for _, k := range o.reserved {
 		if k.Port == key.Port && (k.Bind == key.Bind || k.Bind == wildcard || key.Bind == wildcard) {
 			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: the workload itself serves there", t.svc.Hostname, key.Bind, key.Port))
+			if key.Bind == localhost && !t.egress.hasPort() { // a Sidecar that asks for it should hear of it
+				o.warnings[len(o.warnings)-1].servedPort = key.Port
+			}
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package view
 
 import (
 	"iter"
+	"slices"
 	"sync"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -13,7 +14,7 @@ type View struct {
 	// have equal hashes are sent the same bytes.
 	*Stack
 	// Warnings tell a person what was left out of this view, and why. They are not part of
-	// its hash.
+	// its hash. [View.OwnWarnings] are those that concern this proxy.
 	Warnings []Warning
 	// Fallbacks say what of the configuration the release of the proxy's Envoy lacks, and what it
 	// does instead; sorted. They are not part of the hash either.
@@ -91,6 +92,34 @@ type Warning struct {
 	Key     mesh.Key
 	Origin  *mesh.Origin
 	Message string
+
+	// servedPort is set if it does not concern a proxy whose application serves this port of the
+	// object itself.
+	servedPort uint32
+}
+
+// servedPort is a port of a service at which the proxy's own application listens.
+type servedPort struct {
+	service mesh.Key
+	port    uint32
+}
+
+// OwnWarnings are the warnings that concern this proxy. Where there is no listener for a port of a service
+// because the proxy's own application serves it there, a call to it is answered as without the mesh.
+func (v *View) OwnWarnings() []Warning {
+	v.mu.Lock()
+	served := v.inputs.served
+	v.mu.Unlock()
+	if len(served) == 0 {
+		return v.Warnings
+	}
+	var out []Warning
+	for _, w := range v.Warnings {
+		if w.servedPort == 0 || !slices.Contains(served, servedPort{w.Key, w.servedPort}) {
+			out = append(out, w)
+		}
+	}
+	return out
 }
 
 // Part is the whole input of one builder of package envoy. Parts are immutable and shared

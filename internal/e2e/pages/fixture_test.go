@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,6 +24,9 @@ type lab struct {
 	*meshtest.Mesh
 	t     *testing.T
 	hosts map[string]*host // by address
+	// text and records count packets between the hosts: those of HTTP as anybody can read it, and those that
+	// begin with a record of TLS that has data.
+	text, records func() int64
 }
 
 // host is one host of a newcomer.
@@ -58,7 +62,11 @@ func newLab(t *testing.T) *lab {
 	one, two := nethost.New(t), nethost.New(t)
 	t.Parallel()
 	nethost.Link(one, two, 0)
-	l := &lab{Mesh: meshtest.New(t, "", nil), t: t, hosts: map[string]*host{}}
+	l := &lab{
+		Mesh: meshtest.New(t, "", nil), t: t, hosts: map[string]*host{},
+		text:    one.WireWith("v0a", func(b []byte) bool { return bytes.Contains(b, []byte("HTTP/")) }),
+		records: one.WireWith("v0a", func(b []byte) bool { return bytes.HasPrefix(b, []byte("\x17\x03\x03")) }),
+	}
 	for i, ns := range []*nethost.Host{one, two} {
 		l.addHost(ns, fmt.Sprintf("10.0.0.%d", i+1), fmt.Sprintf("debian-%d", i+1))
 	}

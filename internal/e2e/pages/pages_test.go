@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -87,12 +88,24 @@ func (l *lab) encrypted(url, caller string) {
 	})
 }
 
-// well waits until the mesh needs nobody.
+// well waits until the mesh needs nobody and nothing is odd. On the wire is nothing that anybody can read, since
+// the hosts are there.
 func (l *lab) well() {
 	l.t.Helper()
+	if text, records := l.text(), l.records(); text != 0 || records == 0 {
+		l.t.Errorf("on the wire: %d packets of HTTP in plaintext, %d of TLS", text, records)
+	} else {
+		l.t.Logf("on the wire: no packet of HTTP in plaintext, %d of TLS", records)
+	}
 	envoytest.Eventually(l.t, envoytest.Patience, func() error {
 		out, err := l.hosts["10.0.0.1"].shell("fairlead proxy-status")
+		if err == nil && strings.Contains(out, "warning") {
+			err = errors.New("a newcomer would wonder what the warning is")
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
 		l.t.Log(out)
-		return err
+		return nil
 	})
 }
