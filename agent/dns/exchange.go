@@ -75,7 +75,12 @@ func (f *forwarder) do(x *exchange, k flight, q *mdns.Msg) {
 			}
 		}
 	}
-	x.reply = last
+	if x.reply = last; last != nil {
+		now := time.Now()
+		f.mu.Lock()
+		f.quick.note(now, now.Sub(x.began))
+		f.mu.Unlock()
+	}
 	close(x.done)
 }
 

@@ -49,6 +49,48 @@ type forwarder struct {
 	mu     sync.Mutex           // guards all following fields
 	flying map[flight]*exchange // queries that are asked now
 	probes map[string]*upstream // names that were sent, and to whom
+	quick  quickest
+}
+
+// quickest is the shortest time that an answer needed lately.
+type quickest struct {
+	began         time.Time
+	before, since time.Duration // in the window before, and in the one that began; 0 without answers
+}
+
+// quickWindow is what "lately" means for quickest: one to two of these.
+const quickWindow = 10 * time.Second
+
+// note notes the time that an answer needed.
+func (q *quickest) note(now time.Time, took time.Duration) {
+	q.turn(now)
+	if q.since == 0 || took < q.since {
+		q.since = max(took, 1)
+	}
+}
+
+// turn begins a new window when the last one is over.
+func (q *quickest) turn(now time.Time) {
+	switch past := now.Sub(q.began); {
+	case past >= 2*quickWindow:
+		*q = quickest{began: now}
+	case past >= quickWindow:
+		*q = quickest{began: now, before: q.since}
+	}
+}
+
+// slow is how long an exchange has waited that is not worth its place: twice as long as a good answer
+// needs, or as long as one nameserver is waited for if there were no answers.
+func (q *quickest) slow(now time.Time, timeout time.Duration) time.Duration {
+	q.turn(now)
+	switch {
+	case q.since == 0 && q.before == 0:
+		return timeout
+	case q.since == 0 || q.before > 0 && q.before < q.since:
+		return 2 * q.before
+	default:
+		return 2 * q.since
+	}
 }
 
 // flight is what makes two queries the same.
@@ -81,6 +123,11 @@ func newForwarder(s *Server) *forwarder {
 func (f *forwarder) ask(q, failure *mdns.Msg, udp bool) *mdns.Msg {
 	failure.Rcode = mdns.RcodeServerFailure
 	x, mine := f.join(q, udp)
+	if x == nil {
+		f.full.Add(1)
+		f.s.failed.Add(1)
+		return failure
+	}
 	defer f.leave(x)
 	if mine != (flight{}) {
 		f.do(x, mine, q)
@@ -118,7 +165,9 @@ func (f *forwarder) mayBeOurs(reply *mdns.Msg) bool {
 
 // join finds the exchange of a query. mine is set if the caller has to do it. If there are too many,
 // the one that has waited longest makes room: so slow names, however many a program asks for, leave
-// the others the time that a good nameserver needs.
+// the others the time that a good nameserver needs. If that one is not slow beside the answers of
+// late, there is no room, and the result is nil: where all answers are late, the next one would
+// otherwise never come.
 func (f *forwarder) join(q *mdns.Msg, udp bool) (x *exchange, mine flight) {
 	k := flight{
 		name: mdns.CanonicalName(q.Question[0].Name), qtype: q.Question[0].Qtype, udp: udp,
@@ -130,18 +179,24 @@ func (f *forwarder) join(q *mdns.Msg, udp bool) (x *exchange, mine flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.waiting.Load() >= maxWaiting { // one name does not keep all others out
-		f.drop(func(a, b *exchange) bool { return a.waiters > b.waiters })
+		f.drop(f.first(func(a, b *exchange) bool { return a.waiters > b.waiters }))
 	}
-	f.waiting.Add(1)
 	if x := f.flying[k]; x != nil {
+		f.waiting.Add(1)
 		x.waiters++
 		return x, flight{}
 	}
+	now := time.Now()
 	if len(f.flying) >= maxForwarded {
-		f.drop(func(a, b *exchange) bool { return a.began.Before(b.began) })
 		f.probeSoon()
+		oldest := f.oldest()
+		if now.Sub(f.flying[oldest].began) < f.quick.slow(now, f.waits().timeout) {
+			return nil, flight{}
+		}
+		f.drop(oldest)
 	}
-	x = &exchange{began: time.Now(), done: make(chan struct{}), waiters: 1}
+	f.waiting.Add(1)
+	x = &exchange{began: now, done: make(chan struct{}), waiters: 1}
 	x.ctx, x.cancel = context.WithCancel(f.ended)
 	f.flying[k] = x
 	return x, k
@@ -157,20 +212,29 @@ func (f *forwarder) leave(x *exchange) {
 	}
 }
 
-// drop ends the exchange that comes first. f.mu must be held.
-func (f *forwarder) drop(before func(a, b *exchange) bool) {
-	var key flight
-	var first *exchange
+// first is the exchange that comes before all others. f.mu must be held.
+func (f *forwarder) first(before func(a, b *exchange) bool) (first flight) {
+	var of *exchange
 	for k, x := range f.flying {
-		if first == nil || before(x, first) {
-			key, first = k, x
+		if of == nil || before(x, of) {
+			first, of = k, x
 		}
 	}
-	if first != nil {
-		delete(f.flying, key)
-		f.waiting.Add(-int64(first.waiters)) // they go at once
-		first.waiters = 0
-		first.cancel()
+	return first
+}
+
+// oldest is the exchange that has waited longest. f.mu must be held.
+func (f *forwarder) oldest() flight {
+	return f.first(func(a, b *exchange) bool { return a.began.Before(b.began) })
+}
+
+// drop ends an exchange, if there is one. f.mu must be held.
+func (f *forwarder) drop(k flight) {
+	if x := f.flying[k]; x != nil {
+		delete(f.flying, k)
+		f.waiting.Add(-int64(x.waiters)) // they go at once
+		x.waiters = 0
+		x.cancel()
 	}
 }
 

@@ -193,6 +193,45 @@ func TestOneSlowNameIsNotAll(t *testing.T) {
 	})
 }
 
+// TestSlowNameserverAnswersMany: a nameserver that needs two seconds for each answer goes on answering
+// when it is asked for more names than the agent asks for at a time.
+func TestSlowNameserverAnswersMany(t *testing.T) {
+	t.Parallel()
+	race.SkipLongWait(t)
+	u := newUpstream(t, slow(slowness))
+	s, at := startWith(t, shop(t), u.at)
+	stop := make(chan struct{})
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer close(stop)
+	asking.Go(func() { // three times as many names a second as there is room for
+		conn, err := mdns.Dial("udp", at)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		every := time.NewTicker(slowness / maxForwarded / 3)
+		defer every.Stop()
+		for i := range 10_000 {
+			m := new(mdns.Msg)
+			m.SetQuestion(fmt.Sprintf("www%d.example.", i), mdns.TypeA)
+			if err := conn.WriteMsg(m); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-stop:
+				return
+			case <-every.C:
+			}
+		}
+	})
+	await(t, "answers while there is no room", func() bool {
+		return s.forward.full.Load() > maxForwarded && s.forwarded.Load() >= 2*maxForwarded
+	})
+}
+
 // TestAsGlibc: a program that uses glibc finds by the agent what it finds without it, whatever its
 // nameservers are like.
 func TestAsGlibc(t *testing.T) {
