@@ -354,7 +354,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error { return p.secrets.Run(services) })
 	group.Go(func() error { return p.relay.Run(services) })
 	group.Go(func() error {
-		a.reportHost(services, p.secrets, p.relay)
+		a.reportHost(services, p.secrets.Credentials, p.relay.SetCredentials)
 		return nil
 	})
 	group.Go(func() error { return p.metrics.Run(services) })

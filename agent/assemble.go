@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -234,8 +235,11 @@ func (a *Agent) envoy(
 	if err != nil {
 		return nil, false, err
 	}
-	if err := durable.WriteFile(durable.OS{}, path, first.Bootstrap, 0o600); err != nil {
-		return nil, false, err
+	// On a full disk, an agent starts with what it started with before.
+	if old, err := os.ReadFile(path); err != nil || !bytes.Equal(old, first.Bootstrap) {
+		if err := durable.WriteFile(durable.OS{}, path, first.Bootstrap, 0o600); err != nil {
+			return nil, false, err
+		}
 	}
 	a.mu.Lock()
 	a.started = nil
@@ -261,6 +265,7 @@ func (a *Agent) envoy(
 	}
 	p, err := proxy.New(proxy.Config{
 		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: first.Bootstrap, Admin: admin, StateFile: state,
+		Save:    func(ctx context.Context, write func() error) { a.saveNow(ctx, state, write) },
 		LogFile: a.c.EnvoyLog, LogBounded: a.c.AccessLogFiles > 0 || a.c.EnvoyOutput != nil,
 		Fingerprint: first.Fingerprint, Args: first.Args, Env: first.Env, Listens: listens, DrainTime: a.drainNow(), LeaveRunning: a.c.LeaveRunning,
 		Renew:   l.renew,
@@ -327,7 +332,8 @@ func (a *Agent) ports(ctx context.Context, addr netip.Addr, running bool) (Ports
 	if err != nil {
 		return p, fmt.Errorf("recording the ports: %w", err)
 	}
-	return p, durable.WriteFile(durable.OS{}, note, b, 0o600)
+	a.saveNow(ctx, note, func() error { return durable.WriteFile(durable.OS{}, note, b, 0o600) })
+	return p, nil
 }
 
 // suits reports whether a running Envoy's ports are those of the flags.

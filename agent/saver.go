@@ -67,6 +67,12 @@ func (s *saver) save(path string, write func() error) {
 	}
 }
 
+// saveNow saves a file at once, or as soon as that is possible.
+func (a *Agent) saveNow(ctx context.Context, path string, write func() error) {
+	a.saver.save(path, write)
+	a.saver.flush(ctx)
+}
+
 // run writes until ctx ends, and then once more what is not saved.
 func (s *saver) run(ctx context.Context) {
 	again := time.NewTicker(saveRetryInterval)

@@ -30,6 +30,9 @@ type Config struct {
 	Admin *Admin
 	// StateFile is the record of the process, for the next agent.
 	StateFile string
+	// Save saves the record at StateFile by calling write, and again until that succeeds. nil means that
+	// it is saved once, and an Envoy without a record is ended.
+	Save func(ctx context.Context, write func() error)
 	// LogFile gets Envoy's output. It is never a pipe of the agent: Envoy would end with the
 	// agent.
 	LogFile string

@@ -96,7 +96,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting Envoy %q: %w", p.c.Binary, err)
 	}
-	h, err := p.record(cmd.Process.Pid)
+	h, err := p.record(ctx, cmd.Process.Pid)
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
@@ -126,7 +126,11 @@ func (p *Process) renew(ctx context.Context) error {
 		return nil
 	}
 	if err := durable.WriteFile(durable.OS{}, p.c.BootstrapPath, next.Bootstrap, 0o600); err != nil {
-		return fmt.Errorf("writing Envoy's bootstrap: %w", err)
+		if _, missing := os.Lstat(p.c.BootstrapPath); missing != nil { //nolint:gosec // a path of our own configuration
+			return fmt.Errorf("writing Envoy's bootstrap: %w", err)
+		}
+		p.log.ErrorContext(ctx, "writing Envoy's bootstrap failed; starting it with the one used last", "err", err)
+		return nil
 	}
 	if next.Env == nil {
 		next.Env = p.c.Env
@@ -146,14 +150,18 @@ func (p *Process) restoreBootstrap() error {
 	return durable.WriteFile(durable.OS{}, p.c.BootstrapPath, p.launch.Bootstrap, 0o600)
 }
 
-func (p *Process) record(pid int) (*handle, error) {
+func (p *Process) record(ctx context.Context, pid int) (*handle, error) {
 	h, err := openHandle(pid)
 	if err != nil {
 		return nil, err
 	}
 	r, err := newRecord(h, p.c.Binary, p.launch.Fingerprint)
-	if err == nil {
-		err = r.save(p.c.StateFile)
+	switch write := func() error { return r.save(p.c.StateFile) }; {
+	case err != nil:
+	case p.c.Save != nil:
+		p.c.Save(ctx, write)
+	default:
+		err = write()
 	}
 	if err != nil {
 		h.close()

@@ -92,18 +92,30 @@ func writeBuffers(fsys FS, path string, data [][]byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := fsys.CreateTemp(dir, tempPrefix+filepath.Base(path)+"-*")
 	if err != nil {
-		return fmt.Errorf("writing %q: %w", path, err)
+		return fmt.Errorf("writing %q: %w", path, reason(err))
 	}
 	if err := fill(f, data, mode); err != nil {
-		return fmt.Errorf("writing %q: %w", path, errors.Join(err, fsys.Remove(f.Name())))
+		return fmt.Errorf("writing %q: %w", path, errors.Join(reason(err), fsys.Remove(f.Name())))
 	}
 	if err := fsys.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("writing %q: %w", path, errors.Join(err, fsys.Remove(f.Name())))
+		return fmt.Errorf("writing %q: %w", path, errors.Join(reason(err), fsys.Remove(f.Name())))
 	}
 	if err := fsys.SyncDir(dir); err != nil {
 		return fmt.Errorf("writing %q: syncing its directory: %w", path, err)
 	}
 	return nil
+}
+
+// reason is an error without the name of the temporary file: with it, no two attempts fail in the same
+// words.
+func reason(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	if l, ok := errors.AsType[*os.LinkError](err); ok {
+		return l.Err
+	}
+	return err
 }
 
 func fill(f File, data [][]byte, mode fs.FileMode) error {
