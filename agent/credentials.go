@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/agent/credential"
-	"github.com/fairlead/fairlead/agent/relay"
 	"github.com/fairlead/fairlead/agent/workload"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
@@ -18,7 +17,7 @@ const credentialPeriod = 2 * time.Second
 
 // reportHost reports to the control plane how the host's credentials stand, and what is wrong with the
 // host, until ctx ends.
-func (a *Agent) reportHost(ctx context.Context, from *workload.Server, to *relay.Relay) {
+func (a *Agent) reportHost(ctx context.Context, credentials func() []workload.Credential, report func(bootstrap.Credentials)) {
 	ticker := time.NewTicker(credentialPeriod)
 	defer ticker.Stop()
 	var last bootstrap.Credentials
@@ -30,7 +29,7 @@ func (a *Agent) reportHost(ctx context.Context, from *workload.Server, to *relay
 			return
 		}
 		var list []bootstrap.Credential
-		for _, c := range from.Credentials() {
+		for _, c := range credentials() {
 			reason := c.Reason
 			if reason == "" && len(c.Warnings) > 0 {
 				reason = c.Warnings[0]
@@ -42,12 +41,24 @@ func (a *Agent) reportHost(ctx context.Context, from *workload.Server, to *relay
 		problems := a.hostProblems(ctx)
 		lasting := slices.DeleteFunc(slices.Clone(problems), func(p string) bool { return !slices.Contains(before, p) })
 		before = problems
-		now.SetProblems(lasting)
+		now.SetProblems(append(lasting, a.droppedReports()...))
 		if !now.Equal(&last) {
-			to.SetCredentials(now)
+			report(now)
 			last = now
 		}
 	}
+}
+
+// droppedReports are collectors that take no spans or logs of Envoy. They come last: no request fails. One
+// is named only after half a minute, and until nothing was dropped for a minute.
+func (a *Agent) droppedReports() []string {
+	a.mu.Lock()
+	reports := a.reports
+	a.mu.Unlock()
+	if reports == nil {
+		return nil
+	}
+	return reports.Status().Problems()
 }
 
 // credentialRemarks say which credentials cannot be used, and why; the first few.

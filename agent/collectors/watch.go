@@ -72,6 +72,9 @@ type Losses struct {
 	Dropped    uint64 `json:"dropped"`
 	Unanswered uint64 `json:"unanswered"`
 	Failed     uint64 `json:"failed"`
+	// Entries are lines and spans that a stream did not take. Envoy counts them for all streams
+	// together, so each of its collectors has all of them.
+	Entries uint64 `json:"entries,omitempty"`
 }
 
 func (l Losses) any() bool { return l != Losses{} }
@@ -141,6 +144,7 @@ func (w *Watch) read(ctx context.Context) {
 	if again, _ := w.c.Process(); err != nil || again != id {
 		return
 	}
+	before := w.sums.LogEntries + w.sums.Spans
 	first := w.process == "" && adopted
 	if w.process != id {
 		w.process, w.last = id, map[string]uint64{}
@@ -148,8 +152,8 @@ func (w *Watch) read(ctx context.Context) {
 	round := map[string]growth{}
 	for name, n := range now {
 		grown := n
-		if before := w.last[name]; n >= before {
-			grown -= before
+		if was := w.last[name]; n >= was {
+			grown -= was
 		}
 		if first {
 			grown = 0
@@ -157,7 +161,7 @@ func (w *Watch) read(ctx context.Context) {
 		w.count(name, n, grown, round)
 	}
 	w.last = now
-	w.judge(ctx, round)
+	w.judge(ctx, round, w.sums.LogEntries+w.sums.Spans-before)
 }
 
 // statistics are those of this moment, by name.
@@ -221,7 +225,7 @@ func (w *Watch) count(name string, value, grown uint64, round map[string]growth)
 }
 
 // judge says which collectors fail, and publishes the status.
-func (w *Watch) judge(ctx context.Context, round map[string]growth) {
+func (w *Watch) judge(ctx context.Context, round map[string]growth, entries uint64) {
 	for key, c := range w.known {
 		g, there := round[key]
 		if !there { // the configuration does not have it any more
@@ -229,6 +233,9 @@ func (w *Watch) judge(ctx context.Context, round map[string]growth) {
 			continue
 		}
 		l := g.losses()
+		if c.Form == "stream" {
+			l.Entries = entries
+		}
 		c.Dropped, c.Unanswered, c.Failed = c.Dropped+l.Dropped, c.Unanswered+l.Unanswered, c.Failed+l.Failed
 		if c.Form != "stream" {
 			w.sums.Calls += l.Dropped + l.Unanswered + l.Failed
@@ -252,7 +259,7 @@ func (w *Watch) judgeOne(ctx context.Context, c *watched) {
 		if l.any() {
 			bad++
 		}
-		sum.Dropped, sum.Unanswered, sum.Failed = sum.Dropped+l.Dropped, sum.Unanswered+l.Unanswered, sum.Failed+l.Failed
+		sum.Dropped, sum.Unanswered, sum.Failed, sum.Entries = sum.Dropped+l.Dropped, sum.Unanswered+l.Unanswered, sum.Failed+l.Failed, sum.Entries+l.Entries
 	}
 	was := c.Failing != nil
 	c.Failing = nil
@@ -274,12 +281,29 @@ func (l Losses) reason() string {
 		text string
 	}{
 		{l.Unanswered, "not answered in time"}, {l.Dropped, "dropped because too many waited for an answer"}, {l.Failed, "failed, as without a connection"},
+		{l.Entries, "lines or spans dropped because a stream takes no more"},
 	} {
 		if x.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", x.n, x.text))
 		}
 	}
 	return strings.Join(out, ", ")
+}
+
+// Problems are the same for those who keep them: their words change only with what is so.
+func (s Status) Problems() (out []string) {
+	for _, c := range s.Collectors {
+		switch l := c.Failing; {
+		case l == nil:
+		case l.Unanswered+l.Dropped+l.Entries > 0:
+			out = append(out, fmt.Sprintf("the collector %s does not answer, or too late: Envoy drops spans or logs for it; requests are not affected. "+
+				"Find out why its program hangs or is overloaded; it gets what is new when it answers again", c.Name))
+		default:
+			out = append(out, fmt.Sprintf("the collector %s takes no spans or logs of Envoy, which drops them: calls fail, as without a connection; requests are not affected. "+
+				"Look whether it runs and is reachable from this host", c.Name))
+		}
+	}
+	return out
 }
 
 // Remarks are problems that need action.

@@ -87,10 +87,43 @@ func TestLosses(t *testing.T) {
 	if r := s.Remarks(); len(r) != 2 || r[0] != text {
 		t.Errorf("remarks %q", r)
 	}
+	if p := s.Problems(); len(p) != 2 || !strings.HasPrefix(p[0], "the collector c.watch:4317 does not answer, or too late: ") || !strings.HasPrefix(p[1], "the collector z.watch:9411 does not answer") {
+		t.Errorf("problems %q", p)
+	}
 	for range recent {
 		w.read(t.Context())
 	}
-	if s := w.Status(); len(s.Remarks()) > 0 || s.Calls != 40 {
+	if s := w.Status(); len(s.Remarks())+len(s.Problems()) > 0 || s.Calls != 40 {
+		t.Errorf("after a quiet minute: %+v", s)
+	}
+}
+
+// TestStreamsThatTakeNoMore: what Envoy drops because a stream takes no more is told with the collectors
+// that get streams, and with no other; and so is a collector without connections.
+func TestStreamsThatTakeNoMore(t *testing.T) {
+	t.Parallel()
+	e := &fakeEnvoy{id: "a", stats: map[string]uint64{}}
+	w := newFake(t, e)
+	for n := range mostly + 1 {
+		e.cluster(calls, nil)
+		e.cluster(streams, nil)
+		e.cluster(requests, map[string]uint64{"5xx": 1})
+		e.stats["access_logs.grpc_access_log.logs_dropped"] += uint64(20 * n)
+		e.stats["tracing.skywalking.segments_dropped"] += uint64(n)
+		w.read(t.Context())
+	}
+	s := w.Status()
+	remarks, problems := s.Remarks(), s.Problems()
+	if len(remarks) != 2 || !strings.Contains(remarks[0], "the collector c.watch:9000 ") || !strings.Contains(remarks[0], ": 63 lines or spans dropped because a stream takes no more. ") {
+		t.Errorf("remarks %q", remarks)
+	}
+	if len(problems) != 2 || !strings.Contains(problems[0], "the collector c.watch:9000 does not answer") || !strings.Contains(problems[1], "the collector z.watch:9411 takes no spans or logs of Envoy, which drops them: calls fail") {
+		t.Errorf("problems %q", problems)
+	}
+	for range recent {
+		w.read(t.Context())
+	}
+	if s := w.Status(); len(s.Problems()) > 0 || s.LogEntries != 60 || s.Spans != 3 {
 		t.Errorf("after a quiet minute: %+v", s)
 	}
 }
