@@ -3,6 +3,7 @@ package faults
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -77,6 +78,47 @@ func TestEnvoyFrozen(t *testing.T) {
 	s.noRejections()
 }
 
+// TestEnvoyAtItsLimit takes all connections that an Envoy may have: those that are there go on, and agent
+// and server say that new ones are closed.
+func TestEnvoyAtItsLimit(t *testing.T) {
+	s := newShop(t)
+	for i := range s.hosts {
+		if s.hosts[i].Name == "orders-v1" {
+			s.hosts[i].Agent = append(s.hosts[i].Agent, "--envoy-max-connections", "30")
+		}
+	}
+	s.evenly()
+	s.start()
+	load := s.client.StartLoad(t, s.url, 50)
+	load.Wait(t, 100)
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}()
+	for range 60 {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(s.Address(12), "9080"), 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, c)
+	}
+	s.says("orders-v1", "Envoy closes new connections: it has the 30 that it may have", "host-problem")
+	load.Wait(t, 100)
+	for _, c := range open {
+		_ = c.Close()
+	}
+	s.says("orders-v1", "")
+	load.Wait(t, 100)
+	r := load.Stop()
+	t.Logf("%d of %d requests failed %v", r.Failed, r.Good+r.Failed, r.Errors)
+	if r.Failed > r.Good/2 {
+		t.Errorf("%d of %d requests failed: %v", r.Failed, r.Good+r.Failed, r.Errors)
+	}
+	s.noRejections()
+}
+
 // TestAgentOutOfDescriptors leaves the agent no descriptor: Envoy serves, and agent and server say what is
 // the matter. What is away ends by itself.
 func TestAgentOutOfDescriptors(t *testing.T) {
@@ -117,4 +159,33 @@ func TestAgentOutOfDescriptors(t *testing.T) {
 	s.says("orders-v1", "")
 	load.Wait(t, 100)
 	unharmed(t, load)
+}
+
+// TestAgentRestartsWithoutAdminSocket removes Envoy's admin socket and kills the agent: the next one takes
+// the Envoy over, no request fails, and the status says what does not work.
+func TestAgentRestartsWithoutAdminSocket(t *testing.T) {
+	s := newShop(t)
+	s.start()
+	load := s.client.StartLoad(t, s.url, 50)
+	load.Wait(t, 100)
+	pid := s.EnvoyPID("orders-v1")
+	s.agents["orders-v1"].Kill()
+	s.removeSockets(s.RunDir("orders-v1"))
+	s.restartAgent("orders-v1")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		ready, err := s.Admin("orders-v1", "/readyz")
+		if err != nil || !strings.HasPrefix(ready, "ready\n") || !strings.Contains(ready, "Envoy's admin socket was removed") {
+			return fmt.Errorf("/readyz of the agent: %w\n%s", err, ready)
+		}
+		out, _ := s.CLI("proxy-status", "--run-dir", s.RunDir("server"), "orders-v1")
+		if !strings.Contains(out, "  host-problem: ") || !strings.Contains(out, "Envoy's admin socket was removed") {
+			return fmt.Errorf("proxy-status does not say so:\n%s", out)
+		}
+		return nil
+	})
+	load.Wait(t, 100)
+	unharmed(t, load)
+	if now := s.EnvoyPID("orders-v1"); now != pid {
+		t.Errorf("the Envoy was replaced: %d, then %d", pid, now)
+	}
 }
