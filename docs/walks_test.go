@@ -60,7 +60,7 @@ func TestFaultsNameTestsThatExist(t *testing.T) {
 		dirs []string
 		rows int // at least
 	}{
-		"faults.md":         {[]string{"../internal/e2e/*", "../cmd/fairlead/internal/server"}, 20},
+		"faults.md":         {[]string{"../internal/e2e/*", "../cmd/fairlead/internal/server", "../cmd/fairlead", "../agent/dns"}, 20},
 		"capture-faults.md": {[]string{"../agent/capture", "../agent/capture/keeper", "../internal/e2e/capture", "../xds/envoy", "../xds/view", "../registry/analysis", "../cmd/fairlead"}, 35},
 	} {
 		content, err := os.ReadFile(page)
