@@ -66,7 +66,7 @@ func fold(list []server.Condition) []*sameCondition {
 }
 
 // durations are times as conditions have them.
-var durations = regexp.MustCompile(`(?:less than )?\b(?:\d+h)?(?:\d+m)?\d+s\b`) //nolint:gochecknoglobals // read-only
+var durations = regexp.MustCompile(`(?:less than )?\b(?:\d+h)?(?:\d+m)?\d+s\b`)
 
 // wordsOf is what a condition says, without whom it is about and for how long.
 func wordsOf(c *server.Condition) string {
