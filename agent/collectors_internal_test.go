@@ -45,7 +45,8 @@ func TestCollectorThatHangsIsReported(t *testing.T) {
 		named := func(seconds int) (n int) {
 			t.Helper()
 			for range seconds {
-				if time.Sleep(time.Second); hangs {
+				time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+				if hangs {
 					dropped.Add(7)
 				}
 				synctest.Wait()

@@ -43,7 +43,7 @@ func (a *Agent) explain(err error) error {
 	if process != nil {
 		status, proc = process.Status(), process.ProcID()
 	}
-	text := ""
+	var text string
 	state := &proxy.StateError{}
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):

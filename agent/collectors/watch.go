@@ -280,7 +280,9 @@ func (l Losses) reason() string {
 		n    uint64
 		text string
 	}{
-		{l.Unanswered, "not answered in time"}, {l.Dropped, "dropped because too many waited for an answer"}, {l.Failed, "failed, as without a connection"},
+		{l.Unanswered, "not answered in time"},
+		{l.Dropped, "dropped because too many waited for an answer"},
+		{l.Failed, "failed, as without a connection"},
 		{l.Entries, "lines or spans dropped because a stream takes no more"},
 	} {
 		if x.n > 0 {

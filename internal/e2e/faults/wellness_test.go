@@ -15,10 +15,11 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// says waits until an agent's /readyz says why it is not ready, or that it is; and until proxy-status has
-// the same words, below one of the reasons.
-func (s *shop) says(host, want string, reasons ...string) {
+// says waits until the /readyz of the agent of orders-v1 says why it is not ready, or that it is; and until
+// proxy-status has the same words, below one of the reasons.
+func (s *shop) says(want string, reasons ...string) {
 	s.t.Helper()
+	const host = "orders-v1"
 	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		ready, err := s.Admin(host, "/readyz")
 		if said := strings.Contains(fmt.Sprint(ready, err), want); want != "" && !said || want == "" && (err != nil || !strings.HasPrefix(ready, "ready\n")) {
@@ -57,14 +58,14 @@ func TestEnvoyFrozen(t *testing.T) {
 	}
 	began := time.Now()
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
-	s.says("orders-v1", fmt.Sprintf("Envoy (process %d) does not answer: it is stopped (by SIGSTOP", pid), "unhealthy", "host-problem")
+	s.says(fmt.Sprintf("Envoy (process %d) does not answer: it is stopped (by SIGSTOP", pid), "unhealthy", "host-problem")
 	s.awaitHealth("orders-v1", "unhealthy")
 	took := time.Since(began)
 	load.Wait(t, 200)
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	s.says("orders-v1", "")
+	s.says("")
 	load.Wait(t, 100)
 	r := load.Stop()
 	t.Logf("known after %s; %d of %d requests failed %v", took, r.Failed, r.Good+r.Failed, r.Errors)
@@ -104,12 +105,12 @@ func TestEnvoyAtItsLimit(t *testing.T) {
 		}
 		open = append(open, c)
 	}
-	s.says("orders-v1", "Envoy closes new connections: it has the 30 that it may have", "host-problem")
+	s.says("Envoy closes new connections: it has the 30 that it may have", "host-problem")
 	load.Wait(t, 100)
 	for _, c := range open {
 		_ = c.Close()
 	}
-	s.says("orders-v1", "")
+	s.says("")
 	load.Wait(t, 100)
 	r := load.Stop()
 	t.Logf("%d of %d requests failed %v", r.Failed, r.Good+r.Failed, r.Errors)
@@ -156,7 +157,7 @@ func TestAgentOutOfDescriptors(t *testing.T) {
 	}
 	load.Wait(t, 100)
 	limit(was.Cur)
-	s.says("orders-v1", "")
+	s.says("")
 	load.Wait(t, 100)
 	unharmed(t, load)
 }
