@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 // if device and inode are. Its mount namespace need not be ours: systemd makes a new one for each
 // start of the agent's unit, and Envoy keeps the one of its own start.
 func strays(bootstrapPath string) []*handle {
-	ours, ok := identify(unix.AT_FDCWD, filepath.Dir(bootstrapPath), 0)
+	ours, ok := identify(filepath.Dir(bootstrapPath))
 	if !ok {
 		return nil
 	}
@@ -64,11 +65,20 @@ func startedWith(proc int) (path string, ok bool) {
 // directory identifies a directory on this host, whatever its path is.
 type directory struct{ dev, ino uint64 }
 
-func identify(at int, path string, resolve uint64) (directory, bool) {
-	fd, err := unix.Openat2(at, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolve})
+// openPath is how a directory is opened to be identified.
+const openPath = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+
+// identify identifies a directory of this process's mounts.
+func identify(path string) (directory, bool) {
+	fd, err := unix.Open(path, openPath, 0)
 	if err != nil {
 		return directory{}, false
 	}
+	return identifyOpen(fd)
+}
+
+// identifyOpen identifies an open directory, and closes it.
+func identifyOpen(fd int) (directory, bool) {
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -79,12 +89,41 @@ func identify(at int, path string, resolve uint64) (directory, bool) {
 
 // identifyIn is the directory that a process finds at a path, in its own mounts.
 func identifyIn(proc int, path string) (directory, bool) {
-	root, err := unix.Open(procPath(proc, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := unix.Open(procPath(proc, "root"), openPath, 0)
 	if err != nil {
 		return directory{}, false // it has ended, or is another user's
 	}
 	defer func() { _ = unix.Close(root) }()
-	return identify(root, path, unix.RESOLVE_IN_ROOT)
+	fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: openPath, Resolve: unix.RESOLVE_IN_ROOT})
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // before Linux 5.6, or kept away by seccomp
+		fd, err = openBeneath(root, path)
+	}
+	if err != nil {
+		return directory{}, false
+	}
+	return identifyOpen(fd)
+}
+
+// openBeneath opens a directory step by step. A symbolic link is an error: it could lead out of the
+// root.
+func openBeneath(root int, path string) (int, error) {
+	fd, err := unix.Openat(root, ".", openPath, 0)
+	for name := range strings.SplitSeq(strings.Trim(filepath.Clean(path), "/"), "/") {
+		if err != nil {
+			break
+		}
+		if name == "" {
+			continue
+		}
+		var next int
+		next, err = unix.Openat(fd, name, openPath|unix.O_NOFOLLOW, 0)
+		_ = unix.Close(fd)
+		fd = next
+	}
+	if err != nil {
+		return -1, fmt.Errorf("opening %q in the mounts of another process: %w", path, err)
+	}
+	return fd, nil
 }
 
 // holdProc opens a process by its name below /proc; nil if it has ended, or has no id in this
