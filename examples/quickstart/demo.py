@@ -5,6 +5,7 @@ its Envoy and a small service. Ctrl-C ends all of it. No root, nothing beyond lo
     make demo                          (builds and installs what this needs, then runs it)
 """
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -45,6 +46,8 @@ class Demo:
         p = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
                              text=True, start_new_session=True)
         log.close()
+        with open(self.pid_file(name), 'w') as f:
+            f.write('%d\n' % p.pid)
         if text is not None:
             with p.stdin as f:
                 f.write(text)
@@ -81,6 +84,7 @@ class Demo:
     def up(self):
         shutil.rmtree(self.state, ignore_errors=True)
         os.makedirs(self.state)
+        os.symlink(self.run, os.path.join(self.state, 'run'))  # a path that the README can name
         self.start('server', self.server_argv())
         self.wait('the control plane', 30, lambda: self.ask('host', 'list', '--run-dir', self.server_run()).returncode == 0)
         for name, identity, address, port, app, probe in HOSTS:
@@ -159,10 +163,10 @@ Try, in another terminal:
   curl http://127.0.0.11:8080/                          who answered, and which identity called it
   edit %s               the weights: the split follows within a second
   bin/fairlead proxy-status --run-dir %s
-  kill -9 %d                                   the control plane: nothing happens
-  %s                  starts it again
+  kill -9 $(cat %s)                the control plane: nothing happens
+  %s                      starts it again
 Ctrl-C ends everything.
-''' % (took, rel(self.state), rel(os.path.join(self.args.mesh, 'orders.yaml')), self.server_run(), self.processes[0][1].pid,
+''' % (took, rel(self.state), rel(os.path.join(self.args.mesh, 'orders.yaml')), rel(os.path.join(self.state, 'run', 'server')), rel(self.pid_file('server')),
             self.script('server', self.server_argv())), flush=True)
 
     def stay(self):
@@ -193,6 +197,8 @@ Ctrl-C ends everything.
             while list(self.by_hand()) and time.monotonic() < end:
                 time.sleep(0.05)
         shutil.rmtree(self.run, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(self.state, 'run'))
 
 
 def main():

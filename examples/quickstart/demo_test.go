@@ -16,6 +16,13 @@ import (
 	"github.com/fairlead/fairlead/internal/meshtest"
 )
 
+func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
+
+const (
+	web    = "spiffe://cluster.local/ns/shop/sa/web"
+	orders = "spiffe://cluster.local/ns/shop/sa/orders"
+)
+
 // TestDemo runs demo.py as `make demo` does and ends it as Ctrl-C does: nothing
 // may be left running. It has fixed ports, as the README tells people of them.
 func TestDemo(t *testing.T) {

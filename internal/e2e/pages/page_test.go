@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/meshtest"
 )
 
 // block is a piece of a page that a reader copies: a file, or commands with what they print.
@@ -69,7 +71,7 @@ func shown(page string, line int) bool {
 }
 
 // stays reports whether a command stays in the foreground: the page says to give it a terminal.
-var stays = regexp.MustCompile(`^(?:ssh \S+ )?fairlead (?:server|agent) `)
+var stays = regexp.MustCompile(`^(?:(?:ssh \S+ )?fairlead (?:server|agent) |make demo$|sh \.demo/start-server\.sh$)`)
 
 // follow does what a section says, one block after the other, each once. What a command prints is what the
 // page shows.
@@ -87,7 +89,10 @@ func (l *lab) follow(page, title string) {
 		case unit.MatchString(b.command):
 			l.startUnit(b.command)
 		case stays.MatchString(b.command):
-			p := one.terminal(fmt.Sprintf("%s:%d", page, b.line), b.command)
+			p := one.terminal(fmt.Sprintf("%s:%d", page, b.line), one.recipe(b.command))
+			if b.output != "" {
+				l.says(p, page, b)
+			}
 			if strings.HasPrefix(b.command, "fairlead server") {
 				l.Server = p
 				p.Eventually(envoytest.Patience, func() error {
@@ -107,14 +112,53 @@ func (l *lab) follow(page, title string) {
 	}
 }
 
-// compare runs a command until it prints what the page shows: what was started before takes its time. "…" of
-// the page is anything within a line.
+// says waits until a program in a terminal has said what the page shows.
+func (l *lab) says(p *meshtest.Process, page string, b block) {
+	l.t.Helper()
+	p.Eventually(envoytest.Patience, func() error {
+		if log := p.Log(); !shownAs(b.output, "(?m)").MatchString(log) {
+			return fmt.Errorf("%s:%d: %s\nprints\n%s\nand not\n%s", page, b.line, b.command, log, b.output)
+		}
+		return nil
+	})
+}
+
+var (
+	duration = regexp.MustCompile(`\d+\\\.\d+ s|\d+h\d+m`)
+	count    = regexp.MustCompile(`(?m)^ *(\d+) "`)
+)
+
+// shownAs matches what a page shows. "…" of the page is anything within a line, and a duration is any; how many
+// of the requests each version had is looked at besides.
+func shownAs(output, flags string) *regexp.Regexp {
+	want := regexp.QuoteMeta(strings.TrimSpace(output))
+	want = duration.ReplaceAllString(strings.ReplaceAll(want, "…", ".*"), ".*")
+	return regexp.MustCompile(flags + "^" + count.ReplaceAllString(want, ` *\d+ "`) + "$")
+}
+
+// near reports whether counts are those of the page, by five standard deviations of a thousand requests at even odds.
+func near(got, want string) bool {
+	const off = 80
+	g, w := count.FindAllStringSubmatch(got, -1), count.FindAllStringSubmatch(want, -1)
+	for i := range min(len(g), len(w)) {
+		a, _ := strconv.Atoi(g[i][1])
+		b, _ := strconv.Atoi(w[i][1])
+		if a < b-off || a > b+off {
+			return false
+		}
+	}
+	return len(g) == len(w)
+}
+
+// compare runs a command until it prints what the page shows: what was started before takes its time. A command
+// fails only where the page shows an error.
 func (l *lab) compare(page string, b block) {
 	l.t.Helper()
-	want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(strings.TrimSpace(b.output)), "…", ".*") + "$")
+	want := shownAs(b.output, "")
+	failing := strings.Contains(b.output, "curl: (") || strings.Contains(b.output, ": error [")
 	envoytest.Eventually(l.t, envoytest.Patience, func() error {
 		out, err := l.hosts["10.0.0.1"].shell(b.command)
-		if err != nil || !want.MatchString(strings.TrimSpace(out)) {
+		if err != nil && !failing || !want.MatchString(strings.TrimSpace(out)) || !near(out, b.output) {
 			return fmt.Errorf("%s:%d: %s\nprints\n%s\nand not\n%s: %w", page, b.line, b.command, out, b.output, err)
 		}
 		return nil
