@@ -3,7 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
-	"slices"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/agent/credential"
@@ -21,7 +22,7 @@ func (a *Agent) reportHost(ctx context.Context, credentials func() []workload.Cr
 	ticker := time.NewTicker(credentialPeriod)
 	defer ticker.Stop()
 	var last bootstrap.Credentials
-	var before []string
+	var problems lasting
 	for {
 		select {
 		case <-ticker.C:
@@ -37,11 +38,7 @@ func (a *Agent) reportHost(ctx context.Context, credentials func() []workload.Cr
 			list = append(list, bootstrap.Credential{Name: c.Name, State: string(c.State), Reason: reason, Served: c.Served, NotAfter: c.NotAfter})
 		}
 		now := bootstrap.ReportCredentials(list)
-		// What lasts for less than a period is a start, or a restart.
-		problems := a.hostProblems(ctx)
-		lasting := slices.DeleteFunc(slices.Clone(problems), func(p string) bool { return !slices.Contains(before, p) })
-		before = problems
-		now.SetProblems(append(lasting, a.droppedReports()...))
+		now.SetProblems(append(problems.of(a.hostProblems(ctx), time.Now()), a.droppedReports()...))
 		if !now.Equal(&last) {
 			report(now)
 			last = now
@@ -59,6 +56,36 @@ func (a *Agent) droppedReports() []string {
 		return nil
 	}
 	return reports.Status().Problems()
+}
+
+// A problem is reported when it has lasted for problemPatience, as the server waits with its own
+// conditions: what is shorter is a start, a restart, or an upgrade. One that is away for less than
+// problemPause has not ended: an Envoy that crashes at each start runs between.
+const (
+	problemPatience = 30 * time.Second
+	problemPause    = 10 * time.Second
+)
+
+// lasting knows for how long problems have been there.
+type lasting struct{ first, seen map[string]time.Time }
+
+// of are those of the problems that are there now which have lasted.
+func (l *lasting) of(problems []string, now time.Time) (out []string) {
+	if l.first == nil {
+		l.first, l.seen = map[string]time.Time{}, map[string]time.Time{}
+	}
+	maps.DeleteFunc(l.first, func(what string, _ time.Time) bool { return now.Sub(l.seen[what]) > problemPause })
+	maps.DeleteFunc(l.seen, func(what string, _ time.Time) bool { return l.first[what].IsZero() })
+	for _, p := range problems {
+		what, _, _ := strings.Cut(p, ":") // the details that follow may change
+		if l.first[what].IsZero() {
+			l.first[what] = now
+		}
+		if l.seen[what] = now; now.Sub(l.first[what]) >= problemPatience {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // credentialRemarks say which credentials cannot be used, and why; the first few.

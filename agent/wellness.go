@@ -24,6 +24,9 @@ const askEnvoyFor = 1500 * time.Millisecond
 // noConfiguration is so at each start.
 const noConfiguration = "Envoy has no configuration yet"
 
+// endsEnvoy is so at each replacement, and at the end.
+const endsEnvoy = "Envoy is draining and ends connections: the agent stops or replaces it"
+
 // notReadyError says in words for people why Envoy is not ready.
 type notReadyError struct {
 	text string
@@ -48,8 +51,10 @@ func (a *Agent) explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		text = "the agent cannot open another file or connection" + descriptorLimit() + "; it cannot tell how Envoy is: raise LimitNOFILE (ulimit -n) and restart the agent, or end who keeps connections to it open"
+	case process != nil && process.Ending():
+		text = endsEnvoy
 	case errors.As(err, &state) && state.State == "DRAINING":
-		text = "Envoy is draining and ends connections: the agent stops or replaces it, or somebody told it to by its admin interface (/healthcheck/fail, /drain_listeners); if this stays, restart the agent"
+		text = "Envoy is draining and ends connections, and not because of this agent: somebody told it to by its admin interface (/healthcheck/fail, /drain_listeners); restart the agent and its Envoy"
 	case errors.As(err, &state):
 		text = noConfiguration
 	case errors.Is(err, proxy.ErrNoAdminSocket):
@@ -161,8 +166,9 @@ func overloadText(stats string, maxHeap uint64, maxConnections int64) string {
 	return ""
 }
 
-// hostProblems are what the control plane should know of this host, because requests fail or will: what
-// it knows by itself, such as the state of credentials, is not among them.
+// hostProblems are what the control plane should know of this host, because requests fail or will. What
+// it knows otherwise is not among them: the credentials in files, and which listeners Envoy rejects. That
+// the workload's own certificate has expired, it learns only here.
 func (a *Agent) hostProblems(ctx context.Context) (out []string) {
 	if a.stopping.Load() {
 		return nil
@@ -170,7 +176,7 @@ func (a *Agent) hostProblems(ctx context.Context) (out []string) {
 	s := a.Status()
 	for _, why := range a.NotReady(ctx) {
 		switch {
-		case why == noConfiguration, strings.HasPrefix(why, "no identity yet"): // a start
+		case why == noConfiguration, why == endsEnvoy, strings.HasPrefix(why, "no identity yet"): // a start, or an end
 		case s.Relay != nil && s.Relay.Unserved != "" && strings.HasPrefix(why, s.Relay.Unserved): // the relay reports it
 		default:
 			out = append(out, why)

@@ -2,15 +2,26 @@ package agent
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math/big"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pki/svid"
 )
 
 // TestNotReadySaysWhatIsSo breaks one thing of a real Envoy after the other: each has its own words, and
@@ -77,6 +88,98 @@ func TestNotReadySaysWhatIsSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	says("")
+}
+
+// TestReplacementIsNoProblem: an agent that replaces the Envoy of the agent before it, as at an upgrade,
+// tells people so, and the control plane nothing.
+func TestReplacementIsNoProblem(t *testing.T) {
+	t.Parallel()
+	cp := newPlane(t, 0)
+	port := envoytest.FreePorts(t, 1)[0]
+	cp.set(port)
+	m := newMachine(t, cp.token("orders-1", "shop/orders"))
+	web := cp.caller(port)
+	m.start()
+	envoytest.Eventually(t, deadline, web.call)
+	open, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port), web.tls) // which the drain waits for
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	old := m.envoyPID()
+	m.kill()
+
+	config := m.set.config(&bytes.Buffer{})
+	config.DrainTime, config.EnvoyMaxHeapMiB = deadline, 512
+	a := must[*Agent](t)(New(config))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	envoytest.Eventually(t, deadline, func() error {
+		if why := strings.Join(a.NotReady(t.Context()), "; "); !strings.Contains(why, "Envoy is draining") {
+			return fmt.Errorf("not ready: %q", why)
+		}
+		return nil
+	})
+	if problems := a.hostProblems(t.Context()); len(problems) > 0 {
+		t.Errorf("the control plane is told %q", problems)
+	}
+	if err := open.Close(); err != nil {
+		t.Fatal(err)
+	}
+	envoytest.Eventually(t, deadline, func() error {
+		if pid := m.envoyPID(); pid == old {
+			return fmt.Errorf("envoy %d was not replaced", pid)
+		}
+		return web.call()
+	})
+}
+
+// TestProblemsLast: what is shorter than the server's own patience is not reported, and an Envoy that
+// crashes at each start, is.
+func TestProblemsLast(t *testing.T) {
+	t.Parallel()
+	const crashed, frozen, saved = "Envoy is not running: exit status 1", "Envoy (process 7) does not answer: it ", "accepted.xds could not be saved: no space"
+	var l lasting
+	start := time.Now()
+	for at := range 60 {
+		var is, want []string
+		if at < 50 && at%10 < 8 { // it runs for two seconds of ten
+			if is = append(is, crashed); at >= 30 {
+				want = append(want, crashed)
+			}
+		}
+		if text := frozen + strconv.Itoa(at); at >= 10 {
+			if is = append(is, text); at >= 40 {
+				want = append(want, text)
+			}
+		}
+		if at >= 20 && at < 49 {
+			is = append(is, saved)
+		}
+		if got := l.of(is, start.Add(time.Duration(at)*time.Second)); !slices.Equal(got, want) {
+			t.Errorf("after %d s: %q, want %q", at, got, want)
+		}
+	}
+	if got := l.of([]string{crashed, saved}, start.Add(time.Hour)); len(got) > 0 {
+		t.Errorf("an hour later: %q", got)
+	}
+}
+
+// TestExpiredCertificateIsAProblem: nothing else tells the control plane.
+func TestExpiredCertificateIsAProblem(t *testing.T) {
+	t.Parallel()
+	a := &Agent{saver: newSaver(slog.New(slog.DiscardHandler))}
+	a.workload.Store(&svid.Identity{SVID: x509svid.SVID{Certificates: []*x509.Certificate{{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(-time.Minute)}}}})
+	if got := strings.Join(a.hostProblems(t.Context()), "; "); !strings.Contains(got, "the workload's certificate expired at ") {
+		t.Errorf("the control plane is told %q", got)
+	}
 }
 
 // TestExplainsWithoutEnvoy: what cannot be provoked from outside of a process.

@@ -106,6 +106,7 @@ type Process struct {
 	status    Status
 	proc      int // of status.PID, below /proc
 	drainTime time.Duration
+	ending    bool // see Ending
 }
 
 // ErrLeave is the cause to cancel Run's context with if Envoy must keep serving: the agent
@@ -217,6 +218,19 @@ func (p *Process) ProcID() int {
 		return 0
 	}
 	return p.proc
+}
+
+// Ending reports whether the Envoy that runs is being drained and stopped by Run.
+func (p *Process) Ending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ending
+}
+
+func (p *Process) setEnding(ending bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ending = ending
 }
 
 // Status is the current state of Envoy.

@@ -17,6 +17,8 @@ const (
 
 // stop drains and stops Envoy, and calls drained between. ctx must not have ended.
 func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drained func(context.Context)) error {
+	p.setEnding(true)
+	defer p.setEnding(false)
 	p.log.InfoContext(ctx, "draining Envoy", "pid", h.pid, "drain_time", p.drainTimeNow())
 	// The address of the admin interface is a setting, and may have become another one since an agent
 	// before this one started this Envoy.
