@@ -105,7 +105,7 @@ func TestReplacementIsNoProblem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer open.Close()
+	defer func() { _ = open.Close() }()
 	old := m.envoyPID()
 	m.kill()
 

@@ -13,7 +13,9 @@ import (
 // An Envoy that starts again may reject what it, or another one, accepted before: the port of a
 // listener is in use, or the directory of an access log is gone. Such a resource stays accepted, on
 // disk too, because its reason ends without a change of configuration. It is refused: it counts as
-// rejected, here and at the control plane, until Envoy takes it. Its stream sends it again.
+// rejected, here and at the control plane, until Envoy takes it. A listener or a cluster is sent again
+// by its stream, with growing pauses. Others depend on nothing but themselves and the release of Envoy:
+// another version, or another Envoy, ends their refusal, or that Envoy does not subscribe to them any more.
 //
 // A listener that nothing is in force instead of is treated so from the first time. A new version
 // of one that is in force is not: an Envoy that starts has to get the older one. So such a version
@@ -71,6 +73,15 @@ func (c *core) decidable(k key, v ackState) bool {
 	return v.answered[k.url] && !slices.ContainsFunc(c.pending, touches) && !slices.ContainsFunc(c.queue, touches)
 }
 
+// unasked reports whether an Envoy that has all of its configuration does not subscribe to a name, so that
+// it says nothing of it any more. An extension is kept for a listener that names it, see unused.
+func (c *core) unasked(k key, p *peer) bool {
+	if !p.live || c.wildcard[k.url] || p.names[k] || k.url == stream.VirtualHostType {
+		return false
+	}
+	return k.url != stream.ExtensionType || len(c.unused([]string{k.name})) > 0
+}
+
 // noteRefused finds which accepted resources the newest Envoy rejects, and which it has taken since.
 // The server learns both by a new stream, on which they are listed as what they are.
 func (c *core) noteRefused(p *peer, v ackState) {
@@ -102,6 +113,8 @@ func (c *core) noteRefused(p *peer, v ackState) {
 		r := c.acceptedOf(k)
 		switch {
 		case r == nil || r.Version != was.version: // an update replaced it
+		case c.unasked(k, p):
+			p.namesChanged = true // prune waits for the end of refusals
 		case !c.decidable(k, v):
 			continue
 		default:

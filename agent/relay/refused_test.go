@@ -371,3 +371,41 @@ func TestManyRejectedListenersAreStoredInLittle(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusalOfWhatEnvoyDoesNotAskFor: a stored route configuration, or an extension, that was refused,
+// and that the Envoy of today has no listener for: it never answers about it. The refusal ends, and so
+// does the subscription.
+func TestRefusalOfWhatEnvoyDoesNotAskFor(t *testing.T) {
+	t.Parallel()
+	for name, asks := range map[string]bool{"asked_for": true, "not_asked_for": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, url := range []stream.TypeURL{stream.RouteType, stream.ExtensionType} {
+				gone := stream.NewResource(url, stream.Resource{Name: "routes", Version: "v1", Body: []byte(rejectedMark)})
+				s := storedAs("1.40", listenerOf("v1", "v1"))
+				s.resources[url] = stream.NewSet([]*stream.Resource{gone})
+				s.Wants[url] = stream.Want{Names: []string{"routes"}}
+				s.Refused = []Rejection{{Type: url, Name: "routes", Version: "v1", Reason: broken}}
+				g := &rig{tb: t, server: stream.NewServer(stream.ServerConfig{}), reason: broken, lateNames: true}
+				g.start(s)
+				g.core.node = withVersion(g, 40)
+				g.join(40)
+				g.envoy = stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}}})
+				g.envoy.Open()
+				if asks {
+					g.envoy.Subscribe(url, "routes")
+				}
+				g.run()
+				if n := len(g.core.r.Status().Rejected); (n == 1) != asks {
+					t.Errorf("%s: %d are rejected", url.Short(), n)
+				}
+				if kept := g.core.accepted[url].Get("routes") != nil; kept != asks {
+					t.Errorf("%s: accepted: %t", url.Short(), kept)
+				}
+				if !asks && (len(g.stored) == 0 || len(g.stored[len(g.stored)-1].Refused) > 0) {
+					t.Errorf("%s: it is still stored as refused", url.Short())
+				}
+			}
+		})
+	}
+}
