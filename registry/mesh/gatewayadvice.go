@@ -17,6 +17,8 @@ func (g *Gateway) WhyFirst(o *Gateway) string {
 		return ", which has a creationTimestamp"
 	case !g.Created.Equal(o.Created):
 		return ", whose creationTimestamp is older"
+	case g.createIndex() == 0 && o.createIndex() > 0:
+		return ", which is in a file"
 	case g.createIndex() != o.createIndex():
 		return ", whose key is older"
 	case g.Name != o.Name && g.Name < o.Name:
@@ -29,13 +31,17 @@ func (g *Gateway) WhyFirst(o *Gateway) string {
 }
 
 // ToComeFirst says what to write so that the Gateway comes before another one, which comes first now. all are those
-// of the mesh. Only what has to be changed for this order is changed.
+// of the mesh. Only what has to be changed for this order is changed. It is empty where nothing is known to help: a date
+// does not count in a namespace in which several bound sources have Gateways, and that cannot be seen of one without.
 func (g *Gateway) ToComeFirst(first *Gateway, all []*Gateway) string {
 	if g.Key == first.Key || g.Tenant && !first.Tenant {
 		return "" // nothing would
 	}
-	if g.Tenant && first.Created.IsZero() && g.Name > first.Name { // dates may not count there
-		return fmt.Sprintf("give %s (%s) a name that comes before %q", g.Key, g.Origin, first.Name)
+	if g.Tenant && g.Created.IsZero() {
+		if g.compareAge(first) == 0 && g.Name > first.Name {
+			return fmt.Sprintf("give %s (%s) a name that comes before %q", g.Key, g.Origin, first.Name)
+		}
+		return ""
 	}
 	before := first.Created.Add(-time.Second)
 	if first.Created.IsZero() {

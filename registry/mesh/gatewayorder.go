@@ -12,8 +12,8 @@ import (
 //
 //   - those of sources that speak for the whole mesh, before those of sources that are bound to namespaces;
 //   - those with a creationTimestamp, the oldest first;
-//   - those of Consul's keys, as these were created;
-//   - all others, of which nobody knows the age.
+//   - those without one in files, of which nobody knows the age: none of them loses to a new key;
+//   - those without one in Consul's keys, as these were created.
 //
 // Among equals, the first by name, and then by namespace, comes first, as in Istio. Nothing of this depends on
 // what a server has seen before, so all servers agree, also after a restart. Objects of other kinds are in the
@@ -28,7 +28,7 @@ func (g *Gateway) compareAge(o *Gateway) int {
 	return cmp.Or(
 		trueLast(g.Tenant, o.Tenant),
 		trueLast(g.Created.IsZero(), o.Created.IsZero()), g.Created.Compare(o.Created),
-		trueLast(g.createIndex() == 0, o.createIndex() == 0), cmp.Compare(g.createIndex(), o.createIndex()),
+		cmp.Compare(g.createIndex(), o.createIndex()), // 0 in files
 	)
 }
 

@@ -32,7 +32,7 @@ func TestOlderGatewaysComeFirst(t *testing.T) {
 		"dated_before_key":                 {object{"z", 9, 0}, object{"a", 0, 1}},
 		"older_before_newer":               {object{"z", 1, 0}, object{"a", 2, 0}},
 		"keys_as_they_were_created":        {object{"z", 0, 5}, object{"a", 0, 6}},
-		"key_before_what_has_no_age":       {object{"z", 0, 5}, object{"a", 0, 0}},
+		"file_before_key":                  {object{"z", 0, 0}, object{"a", 0, 5}},
 		"names_without_ages":               {object{"a", 0, 0}, object{"z", 0, 0}},
 		"names_of_one_date":                {object{"a", 3, 0}, object{"z", 3, 0}},
 		"names_of_one_date_whatever_key":   {object{"a", 3, 9}, object{"z", 3, 1}},
@@ -263,7 +263,7 @@ func TestAdviceTurnsTheOrder(t *testing.T) {
 		was := mesh.CompareGateways(other, third)
 		switch _, date, dated := strings.Cut(advice, "`creationTimestamp: \""); {
 		case advice == "":
-			if !other.Tenant || first.Tenant {
+			if !other.Tenant || first.Tenant && !other.Created.IsZero() {
 				t.Fatalf("seed %d: no advice for %+v", seed, other.Meta)
 			}
 			continue
@@ -287,5 +287,40 @@ func TestAdviceTurnsTheOrder(t *testing.T) {
 	}
 	if advised < 100 {
 		t.Errorf("%d were advised", advised)
+	}
+}
+
+// TestNoAdviceOfADateThatDoesNotCount: two bound sources have Gateways in one namespace, so no date counts there.
+func TestNoAdviceOfADateThatDoesNotCount(t *testing.T) {
+	t.Parallel()
+	merged := func(date time.Time) (first, other *mesh.Gateway, s *mesh.Snapshot) {
+		gateway := func(namespace, name string) *mesh.Gateway {
+			g := gatewayOf(t, name, "TCP 80 a.b")
+			g.Kind, g.Namespace, g.Origin = mesh.KindGateway, namespace, &mesh.Origin{Path: name}
+			return g
+		}
+		dated, mine, theirs := gateway("o", "dated"), gateway("n", "mine"), gateway("n", "theirs")
+		dated.Created, mine.Created = day(9), date
+		s = mesh.Merge(mesh.Input{
+			Fallback:  &mesh.MeshConfig{Spec: &meshconfig.MeshConfig{RootNamespace: "istio-system"}},
+			Fragments: []*mesh.Fragment{{Source: "one", Gateways: []*mesh.Gateway{mine, dated}}, {Source: "two", Gateways: []*mesh.Gateway{theirs}}},
+			Bindings:  []*mesh.Binding{{Namespaces: []string{"n", "o"}}, {Namespaces: []string{"n"}}},
+		})
+		for _, g := range s.Gateways {
+			switch g.Name {
+			case "dated":
+				first = g
+			case "mine":
+				other = g
+			}
+		}
+		return first, other, s
+	}
+	if first, other, _ := merged(day(1)); mesh.CompareGateways(other, first) < 0 {
+		t.Fatal("the date counts")
+	}
+	first, other, s := merged(time.Time{})
+	if got := other.ToComeFirst(first, s.Gateways); got != "" {
+		t.Errorf("advised to %s", got)
 	}
 }
