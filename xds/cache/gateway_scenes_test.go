@@ -1,6 +1,10 @@
 package cache
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
 
 // localityScenes are those of localityLbSetting.
 func localityScenes() map[string]scenario {
@@ -23,6 +27,36 @@ func localityScenes() map[string]scenario {
 	}
 }
 
+// twoGateways want the same port in different ways, so that the first one has it.
+const twoGateways = `
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {namespace: shop, name: a}
+spec: {servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {namespace: shop, name: b}
+spec: {servers: [{port: {number: 80, name: tcp, protocol: TCP}, hosts: ['*']}]}
+`
+
+// gatewayOrder is a scene in which the Gateway that comes first by name is changed.
+func gatewayOrder(to func(*mesh.Gateway)) scenario {
+	return scenario{documents: twoGateways, set: func(fragments []*mesh.Fragment, second bool) {
+		for _, f := range fragments {
+			for i, g := range f.Gateways {
+				other := *g
+				other.CreateIndex, other.Hash = 2, mesh.Hash{1, g.Name[0]}
+				if second && g.Name == "a" {
+					to(&other)
+					other.Hash = mesh.Hash{2}
+				}
+				f.Gateways[i] = &other
+			}
+		}
+	}}
+}
+
 // gatewayScenes are those of servers of Gateways, and of tunnels.
 func gatewayScenes() map[string]scenario {
 	server := func(tls, was, is string) scenario {
@@ -39,7 +73,15 @@ func gatewayScenes() map[string]scenario {
 	)
 	hashA, hashB := strings.Repeat("a1", 32), strings.Repeat("b2", 32)
 	spkiA, spkiB := strings.Repeat("aaaa", 10)+"aaA=", strings.Repeat("bbbb", 10)+"bbA="
+	const ends = "mode: SIMPLE, credentialName: a"
+	named := server(ends, "name: first", "name: second")
+	named.documents = strings.Replace(named.documents, "{servers: [{", "{servers: [{name: first, ", 1)
 	return map[string]scenario{
+		"Gateway.CreateIndex":                     gatewayOrder(func(g *mesh.Gateway) { g.CreateIndex = 3 }),
+		"Gateway.Tenant":                          gatewayOrder(func(g *mesh.Gateway) { g.Tenant = true }),
+		"Server.name":                             named,
+		"Server.hosts":                            server(ends, "['*']", "[a.example]"),
+		"Port.name":                               server(ends, "name: https", "name: https-other"),
 		"ServerTLSSettings.mode":                  server("mode: SIMPLE, credentialName: a", "SIMPLE", "MUTUAL"),
 		"ServerTLSSettings.credentialName":        server("mode: SIMPLE, credentialName: first", "first", "second"),
 		"ServerTLSSettings.credentialNames":       server("mode: SIMPLE, credentialNames: [a]", "[a]", "[b]"),
