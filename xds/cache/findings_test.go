@@ -34,11 +34,16 @@ type builtProxy struct {
 	routed map[string]map[string]bool
 	// weighted are those of connections that are shared among several, which only an object does.
 	weighted map[string]bool
+	// elsewhere are those of connections to what is not the service itself. Only an object does that.
+	elsewhere map[string]bool
 }
 
-func builtOf(tb testing.TB, v *view.View) *builtProxy {
+func builtOf(tb testing.TB, s *mesh.Snapshot, v *view.View) *builtProxy {
 	tb.Helper()
-	b := &builtProxy{tb: tb, endpoints: map[string]int{}, assigned: map[string]int{}, routed: map[string]map[string]bool{}, weighted: map[string]bool{}}
+	b := &builtProxy{
+		tb: tb, endpoints: map[string]int{}, assigned: map[string]int{}, routed: map[string]map[string]bool{},
+		weighted: map[string]bool{}, elsewhere: map[string]bool{},
+	}
 	for part := range v.Parts() {
 		resources, _ := envoy.Build(part)
 		for _, r := range resources {
@@ -57,7 +62,7 @@ func builtOf(tb testing.TB, v *view.View) *builtProxy {
 				}
 			case *listenerv3.Listener:
 				for _, c := range append(slices.Clone(m.GetFilterChains()), m.GetDefaultFilterChain()) {
-					b.chain(c)
+					b.chain(s, m, c)
 				}
 			}
 		}
@@ -125,7 +130,28 @@ func (b *builtProxy) host(vh *routev3.VirtualHost) {
 	}
 }
 
-func (b *builtProxy) chain(c *listenerv3.FilterChain) {
+// leadsElsewhere reports whether a chain is for connections to another service than that of its cluster, as far
+// as addresses and server names show it.
+func leadsElsewhere(s *mesh.Snapshot, l *listenerv3.Listener, c *listenerv3.FilterChain, cluster string) bool {
+	host := strings.Split(cluster, "|")[3]
+	if names := c.GetFilterChainMatch().GetServerNames(); len(names) > 0 {
+		return !slices.Contains(names, host)
+	}
+	at := []string{l.GetAddress().GetSocketAddress().GetAddress()}
+	for _, r := range c.GetFilterChainMatch().GetPrefixRanges() {
+		at = append(at, r.GetAddressPrefix())
+	}
+	its, others := false, false
+	for _, svc := range s.Services {
+		for _, a := range svc.Addresses {
+			there := slices.ContainsFunc(at, func(x string) bool { return strings.HasPrefix(a+"/", x+"/") })
+			its, others = its || there && string(svc.Hostname) == host, others || there && string(svc.Hostname) != host
+		}
+	}
+	return others && !its
+}
+
+func (b *builtProxy) chain(s *mesh.Snapshot, l *listenerv3.Listener, c *listenerv3.FilterChain) {
 	for _, f := range c.GetFilters() {
 		t := &tcpv3.TcpProxy{}
 		if !f.GetTypedConfig().MessageIs(t) {
@@ -134,8 +160,11 @@ func (b *builtProxy) chain(c *listenerv3.FilterChain) {
 		if err := f.GetTypedConfig().UnmarshalTo(t); err != nil {
 			b.tb.Fatal(err)
 		}
-		if t.GetCluster() != "" {
-			b.to("", t.GetCluster())
+		if name := t.GetCluster(); name != "" {
+			b.to("", name)
+			if strings.HasPrefix(name, "outbound|") && leadsElsewhere(s, l, c, name) {
+				b.elsewhere[name] = true
+			}
 		}
 		for _, w := range t.GetWeightedClusters().GetClusters() {
 			if w.GetWeight() > 0 {
@@ -212,7 +241,7 @@ func forwards(s *mesh.Snapshot, cluster string) bool {
 // differenceOfFindings compares the findings of a proxy with what is built for it; empty if they agree.
 func differenceOfFindings(tb testing.TB, s *mesh.Snapshot, v *view.View) string {
 	tb.Helper()
-	b := builtOf(tb, v)
+	b := builtOf(tb, s, v)
 	if v.Findings != nil && v.Findings.More > 0 {
 		return "" // not all are there to compare
 	}
@@ -229,7 +258,7 @@ func differenceOfFindings(tb testing.TB, s *mesh.Snapshot, v *view.View) string 
 			switch {
 			case found:
 			case (!there || eds || b.endpoints[c] == 0) && knownMembers(s, c): // none is for this proxy, or none is healthy
-			case object == "" && !b.weighted[c] && !forwards(s, c): // the service itself, scaled to zero
+			case object == "" && !b.weighted[c] && (!b.elsewhere[c] || !forwards(s, c)): // the service itself, scaled to zero
 			default:
 				return fmt.Sprintf("%q sends requests to %q, which fails (there: %v), and there is no finding", object, c, there)
 			}
