@@ -224,7 +224,14 @@ func TestCollectorHangs(t *testing.T) {
 					if err == nil && !strings.Contains(page, says) {
 						err = fmt.Errorf("/readyz: %s", page)
 					}
-					return err
+					if err != nil {
+						return err
+					}
+					const row = "  host-problem: the agent of client.shop reports: the collector collector.watch.internal:4317 does not answer, or too late"
+					if status, _ := p.CLI("proxy-status", "--run-dir", p.RunDir("server"), "client"); !strings.Contains(status, row) {
+						return fmt.Errorf("proxy-status: %s", status)
+					}
+					return nil
 				})
 				c.answer()
 				c.awaitMore(t)
