@@ -39,7 +39,8 @@ func TestNewGatewayTakesNothing(t *testing.T) {
 		e.keys.HTTPS("good.test").Fresh().StartLoad(t, "https://"+e.at(13, 9443)+"/", 50),
 	}
 	e.Write("aardvark.yaml", taker)
-	envoytest.Eventually(t, 30*time.Second+envoytest.Patience, func() error { // a finding is a condition after 30 s
+	const findingHolds = 30 * time.Second // then it is a condition
+	envoytest.Eventually(t, findingHolds+envoytest.Patience, func() error {
 		out, err := e.CLI("proxy-status", "--run-dir", e.RunDir("server"))
 		if err == nil {
 			return fmt.Errorf("the mesh is well: %s", out)
