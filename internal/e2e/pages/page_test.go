@@ -56,7 +56,7 @@ func section(t *testing.T, page, title string) (out []block) {
 		case len(out) > 0 && out[len(out)-1].command != "" && out[len(out)-1].line+strings.Count(out[len(out)-1].output, "\n")+1 == n+1 && shown(string(b), out[len(out)-1].line):
 			out[len(out)-1].output += text + "\n"
 		default:
-			out = append(out, block{command: text, line: n + 1})
+			out = append(out, block{command: strings.TrimLeft(text, " "), line: n + 1})
 		}
 	}
 	if len(out) == 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,6 +43,41 @@ func TestFirstTwoHostsAsTheyStand(t *testing.T) {
 		l.follow("docs/first-two-vms.md", title)
 	}
 	l.well()
+}
+
+// TestRunForRealAsItStands follows README.md "Run it for real": what somebody does who has a mesh already.
+func TestRunForRealAsItStands(t *testing.T) {
+	l := newLab(t)
+	l.hosts["10.0.0.2"].terminal("orders", "app --name orders --listen :8080")
+	one := l.hosts["10.0.0.1"]
+	for _, path := range []string{"/etc/fairlead/mesh/orders.yaml", "orders.yaml"} {
+		one.write(path, `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: orders, namespace: shop}
+spec:
+  hosts: [orders.shop.internal]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 8080, name: http, protocol: HTTP}]
+  workloadSelector: {labels: {app: orders}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: orders-v1, namespace: shop}
+spec: {address: 10.0.0.2, labels: {app: orders}, serviceAccount: orders}
+`)
+	}
+	l.follow("README.md", "Run it for real")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		out, err := one.shell("fairlead proxy-status")
+		if err == nil && !regexp.MustCompile(`(?m)^orders-1\.shop +orders-1 +live +.* healthy `).MatchString(out) {
+			err = errors.New("the host is not in it, or not healthy")
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
 }
 
 // TestConsulAsItStands follows the start of docs/consul.md, and what README.md has of it: two unmodified
