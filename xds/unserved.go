@@ -50,7 +50,7 @@ func (s *Server) Unserved() []Unserved {
 	defer s.unserved.mu.Unlock()
 	states := map[*conn]*proxyState{}
 	for _, c := range s.connections() {
-		if o := c.current.Load(); o != nil && o.View != nil && !o.gone {
+		if o := c.current.Load(); o != nil && o.View != nil {
 			states[c] = o
 		}
 	}
@@ -72,7 +72,9 @@ func findUnserved(snap *mesh.Snapshot, states map[*conn]*proxyState) []Unserved 
 	var targets view.MTLSTargets
 	at := map[string][]neighbour{}
 	for c, o := range states {
-		targets.Add(o.View)
+		if !o.gone { // such a proxy is stale, and still listens with its last configuration
+			targets.Add(o.View)
+		}
 		n := neighbour{name: c.name(), host: c.peer.Host, view: o.View}
 		c.mu.Lock()
 		n.network, n.router = c.proxy.Network, c.proxy.Type == view.Router
