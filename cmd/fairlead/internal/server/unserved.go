@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/view"
@@ -81,23 +83,34 @@ func (s *Server) watchUnserved(ctx context.Context) error {
 	}
 }
 
-// unservedNow are the endpoints that are so for long enough. Where no proxy is connected, hosts have the time
-// to come back after the start of the server, and a host that is on record is a matter of host-absent and
-// agent-gone.
-func (s *Server) unservedNow(p *Proxies, now time.Time) (out []Unserved) {
+// unservedNow are the endpoints that are so for long enough.
+func (s *Server) unservedNow(p *Proxies, now time.Time) []Unserved {
 	away := map[string]bool{}
 	for i := range p.Proxies {
 		if x := &p.Proxies[i]; !x.Connected && (x.Absent || x.AgentGone || now.Sub(x.Since) < s.presence.after) {
 			away[x.Workload] = true
 		}
 	}
-	for _, u := range s.unserved.note(s.xds.Unserved(), now) {
-		if now.Sub(u.Since) < patience || u.Proxy == "" && (!s.presence.settled(now) || away[u.subject()]) {
-			continue
+	elsewhere := elsewhereOf(s.entitled.List(), away, len(s.cfg.Advertise) > 1 || !s.presence.settled(now))
+	return slices.DeleteFunc(s.unserved.note(s.xds.Unserved(), now), func(u Unserved) bool {
+		return now.Sub(u.Since) < patience || u.Proxy == "" && elsewhere(&u)
+	})
+}
+
+// elsewhereOf says of which endpoints without a connected proxy this server cannot know that nothing is
+// there. A host that is on record and away is a matter of host-absent and agent-gone. A direct client
+// takes mTLS without a stream. unknown is for all of them: hosts have the time to come back after the
+// start of the server, and those of another server are never connected to this one.
+func elsewhereOf(record []attest.Host, away map[string]bool, unknown bool) func(*Unserved) bool {
+	direct := map[mesh.ServiceAccount]bool{}
+	for i := range record {
+		for _, p := range record[i].Pairs {
+			if record[i].Direct {
+				direct[mesh.ServiceAccount{Namespace: p.Namespace, Name: p.ServiceAccount}] = true
+			}
 		}
-		out = append(out, u)
 	}
-	return out
+	return func(u *Unserved) bool { return unknown || direct[u.Account] || away[u.subject()] }
 }
 
 // noInbound are endpoints that clients call by mTLS, and that do not take it.
@@ -138,7 +151,7 @@ func (u *Unserved) cause() string {
 func (u *Unserved) cure() string {
 	switch {
 	case u.Proxy == "":
-		return fmt.Sprintf("start an agent on that host (`fairlead token create --host NAME --workload %s/%s`)", u.Account.Namespace, cmp.Or(u.Account.Name, "ACCOUNT"))
+		return fmt.Sprintf("start an agent on that host (`fairlead token create --host NAME --workload %s/%s`); if its host uses another server, name that in --advertise, too", u.Account.Namespace, cmp.Or(u.Account.Name, "ACCOUNT"))
 	case u.Inbound == view.InboundPlaintext:
 		return "remove the PeerAuthentication with mode DISABLE for that port, or the DestinationRule with ISTIO_MUTUAL"
 	default:

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/view"
@@ -26,7 +28,7 @@ func TestNoInboundSaysCauseAndCure(t *testing.T) {
 		"no_listener": {func(u *xds.Unserved) { *u = connected }, []string{"shop/api-1 at 10.0.0.2 port 8080", "api.shop", "host vm-2 has no inbound listener", "without --capture"}, []string{"--capture", "ingress listener for port 8080", "mesh.yaml:7:1"}},
 		"other_ports": {func(u *xds.Unserved) { *u = connected; u.Listens = true }, []string{"none at that port"}, []string{"ingress listener for port 8080"}},
 		"plaintext":   {func(u *xds.Unserved) { *u = connected; u.Listens, u.Inbound = true, view.InboundPlaintext }, []string{"takes no mTLS"}, []string{"PeerAuthentication"}},
-		"no_proxy":    {func(*xds.Unserved) {}, []string{"no proxy is connected"}, []string{"fairlead token create --host NAME --workload shop/api`"}},
+		"no_proxy":    {func(*xds.Unserved) {}, []string{"no proxy is connected"}, []string{"fairlead token create --host NAME --workload shop/api`", "name that in --advertise"}},
 		"instance":    {func(u *xds.Unserved) { u.Instance = true }, nil, []string{"--consul-service"}},
 		"inline":      {func(u *xds.Unserved) { u.Key.Kind, u.Account.Name = mesh.KindServiceEntry, "" }, []string{"ServiceEntry shop/api-1 at"}, []string{"--workload shop/ACCOUNT"}},
 	} {
@@ -68,6 +70,37 @@ func TestUnservedSince(t *testing.T) {
 		got := s.note(step.list, at.Add(time.Duration(i)*time.Second))
 		if len(got) != len(step.list) || len(got) > 0 && got[0].Since.Sub(at) != step.want {
 			t.Errorf("step %d: %+v", i, got)
+		}
+	}
+}
+
+// TestUnservedElsewhere: without a connected proxy, an endpoint is named only where this server can know that
+// nothing takes mTLS there.
+func TestUnservedElsewhere(t *testing.T) {
+	t.Parallel()
+	u := &Unserved{Unserved: xds.Unserved{
+		Key:     mesh.Key{Kind: mesh.KindWorkloadEntry, Namespace: "shop", Name: "api-1"},
+		Account: mesh.ServiceAccount{Namespace: "shop", Name: "api"},
+	}}
+	of := func(account string, direct bool) []attest.Host {
+		return []attest.Host{{Name: "h", Direct: direct, Pairs: []profile.Pair{{Namespace: "shop", ServiceAccount: account}}}}
+	}
+	for name, c := range map[string]struct {
+		record  []attest.Host
+		away    string
+		unknown bool
+		want    bool
+	}{
+		"one_server":           {},
+		"host_of_the_account":  {record: of("api", false)},
+		"direct_client":        {record: of("api", true), want: true},
+		"other_direct_client":  {record: of("web", true)},
+		"host_is_away":         {away: "shop/api-1", want: true},
+		"of_another_server":    {unknown: true, want: true},
+		"another_host_is_away": {away: "shop/api-2"},
+	} {
+		if got := elsewhereOf(c.record, map[string]bool{c.away: true}, c.unknown)(u); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
