@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
@@ -46,23 +47,37 @@ func (s *Server) Unserved() []Unserved {
 	if snap == nil {
 		return nil
 	}
-	s.unserved.mu.Lock()
-	defer s.unserved.mu.Unlock()
 	states := map[*conn]*proxyState{}
 	for _, c := range s.connections() {
 		if o := c.current.Load(); o != nil && o.View != nil {
 			states[c] = o
 		}
 	}
-	if s.unserved.snap != snap || !maps.Equal(s.unserved.states, states) {
-		s.unserved.snap, s.unserved.states, s.unserved.list = snap, states, findUnserved(snap, states)
+	last := s.unserved.last.Load()
+	if last != nil && last.snap == snap && maps.Equal(last.states, states) {
+		return last.list
 	}
-	return s.unserved.list
+	if !s.unserved.finding.TryLock() {
+		if last != nil {
+			return last.list
+		}
+		s.unserved.finding.Lock()
+	}
+	defer s.unserved.finding.Unlock()
+	next := &foundUnserved{snap, states, findUnserved(snap, states)}
+	s.unserved.last.Store(next)
+	return next.list
 }
 
-// unservedCache has what was found last, and what it was found in.
+// unservedCache has what was found last. Others who ask while it is being found anew get that: with many
+// views it takes a while, and metrics and /readyz should not wait for it.
 type unservedCache struct {
-	mu     sync.Mutex // guards all following fields
+	finding sync.Mutex // held while it is found anew
+	last    atomic.Pointer[foundUnserved]
+}
+
+// foundUnserved is a list, and what it was found in. It is immutable.
+type foundUnserved struct {
 	snap   *mesh.Snapshot
 	states map[*conn]*proxyState
 	list   []Unserved
