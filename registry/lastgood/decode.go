@@ -32,6 +32,8 @@ type Object struct {
 	Key mesh.Key
 	// Foreign means that it is of another project's API: nothing of it is ever in force.
 	Foreign bool
+	// Unbuilt means that this release has nothing of its kind in force: no version of it ever was.
+	Unbuilt bool
 	Origin  *mesh.Origin
 	// Hash is that of the content, without Origin.
 	Hash mesh.Hash
@@ -60,7 +62,7 @@ func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	}
 	for _, o := range file.Objects {
 		d.Faults = append(d.Faults, o.NotInForce...)
-		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial()}
+		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial(), Unbuilt: o.Unbuilt()}
 		if obj.Foreign = o.Foreign; o.Foreign || misnamed(o) {
 			obj.Key = mesh.Key{}
 		}

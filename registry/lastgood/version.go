@@ -110,7 +110,7 @@ func (v *Version) Cut() bool { return v.cut != notCut }
 // force of it: a server that lost its saved versions does not know.
 func (v *Version) Uncertain() bool {
 	return v.broken || slices.ContainsFunc(v.seen, func(o *Object) bool {
-		return o.Over != nil || o.Fragment == nil && !o.Foreign
+		return o.Over != nil || o.Fragment == nil && !o.Foreign && !o.Unbuilt
 	})
 }
 

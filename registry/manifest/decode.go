@@ -116,6 +116,12 @@ func (o *Object) Origin(field string) *mesh.Origin {
 // InForce reports whether the object takes part in the mesh.
 func (o *Object) InForce() bool { return o.Valid && len(o.NotInForce) == 0 }
 
+// Unbuilt reports whether the object is valid, and of a kind of which this build has nothing in force.
+func (o *Object) Unbuilt() bool {
+	_, built := inForce[o.Meta.Kind]
+	return o.Valid && !built
+}
+
 // schemas is the table of schemas. It is embedded, so reading it cannot fail in
 // a program that passes its tests.
 //
