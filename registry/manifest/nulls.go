@@ -25,10 +25,10 @@ func (o *Object) prune(s *schema.Schema, r *reporter) {
 			r.warn(CodeLostSelector, p.Pos, p.Path, absent+so+"; write a value, or remove the line")
 		case allows && isCondition(p.Path):
 			r.warn(CodeLostCondition, p.Pos, p.Path, absent+"so the rule allows requests without this condition; write the condition, or remove the line")
-		case o.Meta.Kind == mesh.KindAuthorizationPolicy && p.Path == "spec.action":
-			r.warn(CodeLostCondition, p.Pos, p.Path, absent+"so the action is ALLOW; write the action, or remove the line")
-		case o.Meta.Kind == mesh.KindPeerAuthentication && p.Name == "mode":
-			r.warn(CodeLostCondition, p.Pos, p.Path, absent+"so the mode is that of the namespace or of the mesh; write the mode, or remove the line")
+		case !p.Entry:
+			if open := openingAt(o.Meta.Kind, p.Path); open != nil && (open.only == nil || open.only(o)) {
+				r.warn(open.code, p.Pos, p.Path, absent+open.so+"; "+open.write+", or remove the line")
+			}
 		}
 	}
 }
