@@ -1,13 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"maps"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -82,9 +78,7 @@ func alreadyFailed(f view.Finding, had map[view.Finding]int) bool {
 
 // meshFindings are the findings of all workloads of the mesh, each with how many have it.
 func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.Finding]int) {
-	expected := *t
-	expected.groups = true // of which agents make workloads
-	s := expected.snapshot(settings)
+	s := t.snapshot(settings)
 	var defaults view.Settings
 	index := defaults.NewIndex(s)
 	type class struct {
@@ -96,9 +90,6 @@ func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.
 	found := map[view.Finding]int{}
 	partial := t.Catalog != nil && t.Catalog.partial
 	for _, w := range s.Workloads {
-		if strings.HasPrefix(w.Name, ofGroup) {
-			continue
-		}
 		kind := proxyTypeOf(s, w)
 		c := class{kind, w.Namespace, w.ServiceAccount, fmt.Sprint(w.Labels), w.Network, w.Locality}
 		findings, known := classes[c]
@@ -123,28 +114,4 @@ func proxyTypeOf(s *mesh.Snapshot, w *mesh.Workload) view.ProxyType {
 		return view.Router
 	}
 	return view.Sidecar
-}
-
-// ofGroup begins the names of workloads that WorkloadGroups stand for. No manifest can have such a name.
-const ofGroup = "of-group/"
-
-// groupWorkloads are one workload of each WorkloadGroup, at an address for documentation: a service that selects
-// those of a group may get them any time.
-func groupWorkloads(fragments []*mesh.Fragment) *mesh.Fragment {
-	out := &mesh.Fragment{Source: "workload-groups"}
-	for _, f := range fragments {
-		for _, g := range f.WorkloadGroups {
-			n := len(out.Workloads) + 1
-			address := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 12: byte(n >> 24), 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
-			w := &mesh.Workload{Meta: g.Meta, Address: address.String(), ServiceAccount: g.Spec.GetTemplate().GetServiceAccount(), Network: g.Spec.GetTemplate().GetNetwork()}
-			w.Kind, w.Name, w.Labels = mesh.KindWorkloadEntry, ofGroup+g.Name, map[string]string{}
-			maps.Copy(w.Labels, g.Spec.GetTemplate().GetLabels())
-			maps.Copy(w.Labels, g.Spec.GetMetadata().GetLabels())
-			out.Workloads = append(out.Workloads, w)
-		}
-	}
-	slices.SortFunc(out.Workloads, func(a, b *mesh.Workload) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return out
 }

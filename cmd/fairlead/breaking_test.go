@@ -46,7 +46,7 @@ func TestApplyRefusesWhatBreaks(t *testing.T) {
 		"empty_service":        {valid, file{"none.yaml": shopNone}, ""}, // without a route
 		"empty_service_routed": {valid, file{"none.yaml": shopNone, "route.yaml": toNone}, `route.yaml:1:1: breaking no-endpoints VirtualService shop/web: sends requests to the host "none.mesh", which has no endpoint: no workload of namespace "shop" has the labels app=none, which it selects`},
 		"weight_0":             {valid, file{"none.yaml": shopNone, "route.yaml": routeOfWeb("{destination: {host: api.mesh}, weight: 100}, {destination: {host: none.mesh}, weight: 0}")}, ""},
-		"group":                {valid, file{"none.yaml": shopNone + "---\n" + shopGroup, "route.yaml": toNone}, ""},
+		"group":                {valid, file{"none.yaml": shopNone + "---\n" + shopGroup, "route.yaml": toNone}, "route.yaml:1:1: breaking no-endpoints VirtualService shop/web"}, // which makes no workloads
 		"selector_changed":     {valid, file{"api.yaml": strings.Replace(shopAPI, "workloadSelector: {labels: {app: api}}", "workloadSelector: {labels: {app: apis}}", 1)}, `(did you mean "app=api"?)`},
 		"workload_relabelled":  {valid, file{"api.yaml": strings.Replace(shopAPI, "labels: {app: api}}\nspec: {address", "labels: {app: other}}\nspec: {address", 1)}, "route.yaml:1:1: breaking no-endpoints VirtualService shop/web"},
 		"port_without_a_service": {valid, file{"web.yaml": strings.Replace(shopWeb, "ports: [{number: 80, name: http, protocol: HTTP}]",

@@ -41,8 +41,6 @@ type tree struct {
 	// bound are the bindings of files of sources that are bound to namespaces, one
 	// for all files of a source.
 	bound map[*manifest.File]*mesh.Binding
-	// groups adds a workload for each WorkloadGroup to snapshots.
-	groups bool
 }
 
 // foreign are the hosts of others that sources which are bound to namespaces name.
@@ -235,9 +233,6 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	}
 	if t.Catalog != nil {
 		fragments = append(fragments, t.Catalog.fragments...)
-	}
-	if t.groups {
-		fragments = append(fragments, groupWorkloads(fragments))
 	}
 	if t.networks != nil {
 		fragments = append(fragments, &mesh.Fragment{Source: "mesh-networks", MeshNetworks: t.networks})
