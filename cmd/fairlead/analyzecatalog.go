@@ -93,7 +93,7 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) er
 		return err
 	}
 	for _, rel := range slices.Sorted(maps.Keys(st.Values)) {
-		t.add(opts, binding, kv.PathOf(store.Prefix()+"/"+rel), st.Values[rel].Content)
+		t.add(keyOptions(opts, st.Values[rel]), binding, kv.PathOf(store.Prefix()+"/"+rel), st.Values[rel].Content)
 	}
 	return nil
 }

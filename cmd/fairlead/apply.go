@@ -23,7 +23,7 @@ import (
 
 type applyFlags struct {
 	configDir, meshConfig, meshNetworks string
-	filenames                           []string
+	otherDirs, filenames                []string
 	dryRun                              bool
 	catalog                             catalogFlags
 	bound                               boundFlags
@@ -43,14 +43,16 @@ Warnings are reported, but do not prevent this.
 
 The command judges each workload of the mesh, and refuses a change that newly makes its requests fail: by
 a route to a host, port or subset that does not exist, to a service or subset without a workload, or by a
-server of a Gateway that is left out. --even-if-breaking writes it all the same.
+server of a Gateway that is left out. --even-if-breaking writes it all the same. If the mesh has more
+directories, name them with --other-config-dir. Without this, a service without a workload counts only if
+its namespace has a workload in DIR: the workloads may be elsewhere.
 
 FILE is a file; a directory, whose *.yaml and *.yml are written to the same paths below DIR; or - for
 standard input, which replaces the file that has its objects, or gets a file named after its first
 object. If all objects of a file in DIR are in files of other names now, that file is removed.
 
-A Gateway that is new gets a creationTimestamp, if all other Gateways in DIR have one, and keeps it: it
-takes nothing from those that serve. What is written ends with the line "...": a part of it, as a full
+A Gateway that is new gets a creationTimestamp, if there are others and all of them have one, and keeps it:
+it takes nothing from those that serve. The first one gets one only with --other-config-dir. What is written ends with the line "...": a part of it, as a full
 disk leaves it, removes nothing.
 
 With --consul-address, and the other flags of the server for Consul, the check includes the catalog of
@@ -68,6 +70,7 @@ Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: cou
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.filenames, "filename", "f", nil, "file or directory to apply, or - for standard input; may be repeated")
 	fl.StringVar(&f.configDir, "config-dir", "", "directory of the mesh, or DIR=NAMESPACE,…")
+	fl.StringArrayVar(&f.otherDirs, "other-config-dir", nil, "another directory of the same mesh, or DIR=NAMESPACE,…; it is only read, to check the whole mesh; may be repeated")
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
 	fl.StringVar(&f.meshNetworks, "mesh-networks", "", meshNetworksHelp)
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, which reports the result of the change")
@@ -86,9 +89,9 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if f.configDir == "" {
 		return errors.New("--config-dir is required: the directory of the mesh")
 	}
-	roots, err := rootsOf([]string{f.configDir}, &f.bound)
+	roots, err := rootsOf(slices.Concat([]string{f.configDir}, f.otherDirs), &f.bound)
 	if err != nil {
-		return fmt.Errorf("--config-dir: %w", err)
+		return fmt.Errorf("--config-dir, --other-config-dir: %w", err)
 	}
 	root := roots[0]
 	f.catalog.hostPaths.allow(&root)
@@ -100,10 +103,17 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := set.dateGateways(cmd.OutOrStdout(), wallclock.Now()); err != nil {
+	others, err := treeOf(cmd.InOrStdin(), roots[1:], &f.bound, f.catalog.hostPaths)
+	if err != nil {
+		return fmt.Errorf("--other-config-dir: %w", err)
+	}
+	if err := others.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return err
 	}
-	changes, ok, err := checkApply(cmd, f, root, set)
+	if err := set.dateGateways(cmd.OutOrStdout(), others, f.told(), wallclock.Now()); err != nil {
+		return err
+	}
+	changes, ok, err := checkApply(cmd, f, root, set, others)
 	if err != nil {
 		return err
 	}
@@ -127,6 +137,9 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	}
 	return reportResult(cmd, f.resultFlags, made)
 }
+
+// told reports whether the command knows of other sources of the mesh than its directory.
+func (f *applyFlags) told() bool { return len(f.otherDirs) > 0 || f.catalog.KVPrefix != "" }
 
 // write writes the new files, and then removes those that were renamed: no object is missing in
 // between.
@@ -194,7 +207,7 @@ func (s *applySet) change(changes []objectChange, begin time.Time) (change, erro
 
 // checkApply checks the mesh as it would be. Faults that other files had before do not prevent
 // the change.
-func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySet) ([]objectChange, bool, error) {
+func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySet, others *tree) ([]objectChange, bool, error) {
 	settings, _, err := meshSettings(f.meshConfig)
 	if err != nil {
 		return nil, false, err
@@ -203,11 +216,8 @@ func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySe
 	if err != nil {
 		return nil, false, err
 	}
-	consul := &tree{networks: networks}
-	if err := consul.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
-		return nil, false, err
-	}
-	before, after := consul.clone(), consul.clone()
+	others.networks = networks
+	before, after := others.clone(), others.clone()
 	binding := root.Binding(f.bound.hostsOnly)
 	names := slices.Concat(set.existing, set.targets)
 	slices.Sort(names)
@@ -228,7 +238,7 @@ func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySe
 		after.add(set.opts, binding, name, content)
 	}
 	ok, err := checkChange(cmd.OutOrStdout(), before, after, changeCheck{
-		settings: settings, evenIfBreaking: f.evenIfBreaking,
+		settings: settings, evenIfBreaking: f.evenIfBreaking, told: f.told(), tell: "--other-config-dir",
 		mine: func(file string) bool {
 			_, mine := set.contents[file]
 			return mine
@@ -249,6 +259,9 @@ type changeCheck struct {
 	line func(file string, line int) int
 	// evenIfBreaking allows a change that newly makes requests fail.
 	evenIfBreaking bool
+	// told says that the command was told of other sources of the mesh, and tell is the flag that does it.
+	told bool
+	tell string
 }
 
 // checkChange reports faults of a change, and faults elsewhere because of it, and whether the
@@ -280,7 +293,11 @@ func checkChange(w io.Writer, before, after *tree, j changeCheck) (bool, error) 
 	if err != nil || broken == 0 || j.evenIfBreaking {
 		return err == nil, err
 	}
-	_, err = fmt.Fprintf(w, "requests would fail that do not fail now; --even-if-breaking writes the change all the same\n")
+	hint := ""
+	if !j.told {
+		hint = "; if another directory of the mesh has what is missing, name it with " + j.tell
+	}
+	_, err = fmt.Fprintf(w, "requests would fail that do not fail now%s; --even-if-breaking writes the change all the same\n", hint)
 	return false, err
 }
 

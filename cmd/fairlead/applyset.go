@@ -194,8 +194,10 @@ func (s *applySet) findRenamed() {
 }
 
 // dateGateways writes the dates of Gateways, and the line that ends a text, into the new files.
-func (s *applySet) dateGateways(w io.Writer, now time.Time) error {
+func (s *applySet) dateGateways(w io.Writer, others *tree, told bool, now time.Time) error {
 	dates := newGatewayDates(s.opts)
+	dates.told = told
+	dates.haveAll(others)
 	for _, path := range s.existing {
 		content, err := readManifest(path, false)
 		if err != nil {

@@ -25,14 +25,28 @@ const maxBroken = 20
 // Each workload of the mesh is judged as a proxy of its own, before and after the change.
 func brokenBy(w io.Writer, before, after *tree, j changeCheck) (int, error) {
 	s, found := meshFindings(after, j.settings)
+	if len(s.Workloads) == 0 && len(s.VirtualServices)+len(s.Gateways) > 0 {
+		_, err := fmt.Fprintf(w, "no workload is known here: whether requests fail was not checked; %s names other directories of the mesh\n", j.tell)
+		return 0, err
+	}
 	if len(found) == 0 {
 		return 0, nil
 	}
-	_, had := meshFindings(before, j.settings)
+	was, had := meshFindings(before, j.settings)
 	var list []view.Finding
+	unknown := 0
 	for f := range found {
-		if !alreadyFailed(f, had) {
+		switch {
+		case alreadyFailed(f, had):
+		case j.certain(after, f, s, was):
 			list = append(list, f)
+		default:
+			unknown++
+		}
+	}
+	if unknown > 0 {
+		if _, err := fmt.Fprintf(w, "not checked: %s of routes may have its service or workloads elsewhere; %s names other directories of the mesh\n", count(unknown, "destination"), j.tell); err != nil {
+			return 0, err
 		}
 	}
 	slices.SortFunc(list, view.Finding.Compare)
@@ -51,6 +65,27 @@ func brokenBy(w io.Writer, before, after *tree, j changeCheck) (int, error) {
 		}
 	}
 	return len(list), nil
+}
+
+// certain reports whether what is missing cannot be in a source that the command does not know. A service that
+// selects workloads, and has none, counts if the command was told of other sources, or if the namespace has
+// workloads here: those of one namespace are in one place, usually.
+func (j changeCheck) certain(t *tree, f view.Finding, snapshots ...*mesh.Snapshot) bool {
+	if f.Kind == view.LeftOutServer {
+		return true
+	}
+	partial := t.Catalog != nil && t.Catalog.partial
+	if f.Kind == view.NoDestination {
+		return !partial || len(snapshots[0].ServicesOn(f.Host)) > 0
+	}
+	if partial || j.told {
+		return !partial
+	}
+	return slices.ContainsFunc(snapshots, func(s *mesh.Snapshot) bool {
+		return slices.ContainsFunc(s.ServicesOn(f.Host), func(svc *mesh.Service) bool {
+			return svc.Selector == nil || svc.Catalog || slices.ContainsFunc(s.Workloads, func(w *mesh.Workload) bool { return w.Namespace == svc.Namespace })
+		})
+	})
 }
 
 // alreadyFailed reports whether what a finding is about failed before, maybe for another reason.
@@ -88,7 +123,6 @@ func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.
 	}
 	classes := map[class]*view.Findings{}
 	found := map[view.Finding]int{}
-	partial := t.Catalog != nil && t.Catalog.partial
 	for _, w := range s.Workloads {
 		kind := proxyTypeOf(s, w)
 		c := class{kind, w.Namespace, w.ServiceAccount, fmt.Sprint(w.Labels), w.Network, w.Locality}
@@ -98,9 +132,7 @@ func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.
 			classes[c] = findings
 		}
 		for _, f := range findings.All() {
-			if !partial || f.Kind == view.LeftOutServer || f.Kind == view.NoDestination && len(s.ServicesOn(f.Host)) > 0 { // else what is missing may be elsewhere
-				found[f]++
-			}
+			found[f]++
 		}
 	}
 	return s, found

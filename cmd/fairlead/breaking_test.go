@@ -132,3 +132,38 @@ func TestPushRefusesWhatBreaks(t *testing.T) {
 	p.run(0, []string{"push", "--prune", "--even-if-breaking"}, "workload.yaml: deleted")
 	p.run(0, []string{"push", "--prune"}, "are as the files: 2 keys")
 }
+
+// TestApplyKnowsOtherDirectories: what is missing in one directory may be in another one of the mesh.
+func TestApplyKnowsOtherDirectories(t *testing.T) {
+	t.Parallel()
+	entry, service, _ := strings.Cut(shopAPI, "---\n")
+	teamService := strings.Replace(service, "namespace: shop", "namespace: team", 1)
+	route := routeOfWeb("{destination: {host: api.mesh}}")
+	other := t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, "b.yaml"), []byte(entry), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		have string
+		args []string
+		code int
+		want string
+	}{
+		"no_workload_here":         {service, nil, 0, "no workload is known here: whether requests fail was not checked; --other-config-dir names other directories of the mesh"},
+		"no_workload_of_namespace": {shopWeb + "---\n" + teamService, nil, 0, "not checked: 1 destination of routes may have its service or workloads elsewhere; --other-config-dir"},
+		"one_of_namespace":         {shopWeb + "---\n" + service, nil, 1, "breaking no-endpoints VirtualService shop/web"},
+		"told_and_there":           {shopWeb + "---\n" + service, []string{"--other-config-dir", other}, 0, "VirtualService shop/web created"},
+		"told_and_not_there":       {shopWeb + "---\n" + teamService, []string{"--other-config-dir", t.TempDir()}, 1, "breaking no-endpoints VirtualService shop/web"},
+	} {
+		dir, from := t.TempDir(), filepath.Join(t.TempDir(), "route.yaml")
+		for path, text := range map[string]string{filepath.Join(dir, "a.yaml"): c.have, from: route} {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		code, out, errs := cli(t, append([]string{"apply", from, "--config-dir", dir, "--wait", "0"}, c.args...)...)
+		if code != c.code || !strings.Contains(out, c.want) || c.code == 0 && strings.Contains(out, "breaking") {
+			t.Errorf("%s: %d\n%s%s", name, code, out, errs)
+		}
+	}
+}

@@ -46,8 +46,8 @@ Each key is written only if it has not changed since it was read (check-and-set)
 transactions, in an order that keeps the mesh valid: services and workloads, then policies and
 destination rules, then routes, then deletions.
 
-A Gateway that is new gets a creationTimestamp in its key, if all others have one, and keeps it. What
-is written ends with the line "...": a part of it removes nothing.
+A Gateway that is new gets a creationTimestamp in its key, if there are others and all of them have one,
+and keeps it. The first one gets one only with --config-dir. What is written ends with the line "...": a part of it removes nothing.
 
 A key without a file in DIR stays, unless --prune is set. If DIR was pulled before, a key that
 somebody else has changed since then is not overwritten, unless --force is set.
@@ -196,7 +196,7 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 		}
 	}
 	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{
-		settings: settings, evenIfBreaking: f.evenIfBreaking,
+		settings: settings, evenIfBreaking: f.evenIfBreaking, told: len(f.configDirs) > 0, tell: "--config-dir",
 		mine: func(file string) bool { return mine[file] != "" },
 		line: func(file string, line int) int {
 			return manifest.AuthorLine(p.authors[mine[file]], p.local[mine[file]], line)
@@ -211,11 +211,8 @@ func dateLocal(cmd *cobra.Command, t *target, f *pushFlags, local map[string][]b
 	if err != nil {
 		return fmt.Errorf("--config-dir: %w", err)
 	}
-	for _, o := range others.objects() {
-		if o.Meta.Kind == mesh.KindGateway {
-			dates.stored[o.Meta.Key] = o.Meta.Created
-		}
-	}
+	dates.told = len(f.configDirs) > 0
+	dates.haveAll(others)
 	for _, v := range st.Values {
 		dates.have(v.Content)
 	}

@@ -18,10 +18,22 @@ type gatewayDates struct {
 	opts manifest.Options
 	// stored are the Gateways that there are; new are those that got a date.
 	stored, created map[mesh.Key]time.Time
+	// told says that the command was told of other sources of the mesh. Otherwise the first Gateway here gets no
+	// date: it would come before those without a date that serve from elsewhere.
+	told bool
 }
 
 func newGatewayDates(opts manifest.Options) *gatewayDates {
 	return &gatewayDates{opts: opts, stored: map[mesh.Key]time.Time{}, created: map[mesh.Key]time.Time{}}
+}
+
+// haveAll notes the Gateways of other sources.
+func (d *gatewayDates) haveAll(others *tree) {
+	for _, o := range others.objects() {
+		if o.Meta.Kind == mesh.KindGateway {
+			d.stored[o.Meta.Key] = o.Meta.Created
+		}
+	}
 }
 
 // have notes the Gateways of a text that is there.
@@ -31,7 +43,7 @@ func (d *gatewayDates) have(content []byte) {
 
 // write gives dates to Gateways of texts that are to be written: the one that the Gateway has already; and the
 // present to those that are new, if all others have a date. Where some have none, a new one with a date would
-// come before these.
+// come before these. So it would be where there are no others, unless it is known that there are none elsewhere.
 func (d *gatewayDates) write(texts map[string][]byte, now time.Time) {
 	kept := maps.Clone(d.stored)
 	maps.DeleteFunc(kept, func(_ mesh.Key, at time.Time) bool { return at.IsZero() })
@@ -54,7 +66,7 @@ func (d *gatewayDates) write(texts map[string][]byte, now time.Time) {
 			latest = at.Truncate(time.Second).Add(time.Second)
 		}
 	}
-	if !dated || len(d.created) == 0 {
+	if !dated || len(d.created) == 0 || len(after) == 0 && !d.told {
 		clear(d.created)
 		return
 	}

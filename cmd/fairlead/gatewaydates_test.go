@@ -66,11 +66,12 @@ func applied(t *testing.T, dir, name, text string, words ...string) string {
 func TestApplyDatesNewGateways(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	applied(t, dir, "first.yaml", gatewayText("first", "8999", oldDate))
 	text := gatewayText("zebra", "9000", "")
 	file := applied(t, dir, "zebra.yaml", text, "Gateway shop/zebra gets creationTimestamp", "Gateway shop/zebra created")
 	first := dateIn(t, file, text)
 	if first == "" {
-		t.Fatal("the first Gateway has no date")
+		t.Fatal("the Gateway has no date")
 	}
 	if again := applied(t, dir, "zebra.yaml", text, "zebra.yaml: unchanged", "Gateway shop/zebra unchanged"); again != file {
 		t.Errorf("a second apply changes it: %s", again)
@@ -139,7 +140,7 @@ func testPushDates(p *place) {
 	p.t.Helper()
 	text := gatewayText("zebra", "9000", "")
 	p.file("zebra.yaml", text)
-	p.run(0, []string{"push"}, "Gateway shop/zebra gets creationTimestamp", "pushed 1 key")
+	p.run(0, []string{"push", "--config-dir", p.t.TempDir()}, "Gateway shop/zebra gets creationTimestamp", "pushed 1 key")
 	key := p.keys()["zebra.yaml"]
 	first := dateIn(p.t, key, text)
 	if first == "" {
@@ -249,5 +250,33 @@ func TestApplyRefusesAGatewayThatTakesAPort(t *testing.T) {
 	}
 	if code, out, _ := cli(t, "apply", from, "--config-dir", dir, "--wait", "0"); code != 1 || !strings.Contains(out, "breaking gateway-server Gateway shop/aardvark") {
 		t.Errorf("%d\n%s", code, out)
+	}
+}
+
+// TestFirstGatewayGetsNoDate: Gateways of other sources may have none, and one with a date would come before these.
+// With the other directories, it is known whether it would.
+func TestFirstGatewayGetsNoDate(t *testing.T) {
+	t.Parallel()
+	text, undated := gatewayText("new", "9000", ""), t.TempDir()
+	if err := os.WriteFile(filepath.Join(undated, "serves.yaml"), []byte(gatewayText("serves", "9000", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args  []string
+		dated bool
+	}{
+		"alone":              {nil, false},
+		"beside_undated":     {[]string{"--other-config-dir", undated}, false},
+		"beside_none_at_all": {[]string{"--other-config-dir", t.TempDir()}, true},
+	} {
+		dir, from := t.TempDir(), filepath.Join(t.TempDir(), "new.yaml")
+		if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := cli(t, append([]string{"apply", from, "--config-dir", dir, "--wait", "0"}, c.args...)...)
+		got, err := os.ReadFile(filepath.Join(dir, "new.yaml"))
+		if dated := dateOfFile.Match(got); code != 0 || err != nil || dated != c.dated {
+			t.Errorf("%s: %d, %v, dated %t\n%s%s", name, code, err, dated, out, errs)
+		}
 	}
 }

@@ -78,19 +78,24 @@ func (t *tree) objects() []*manifest.Object {
 // readTree reads files and directories; "-" is standard input. A named file is
 // read whatever its name; in directories only *.yaml and *.yml are.
 func readTree(stdin io.Reader, paths []string, bound *boundFlags, allowed hostPathFlags) (*tree, error) {
-	t := &tree{}
 	roots, err := rootsOf(paths, bound)
 	if err != nil {
 		return nil, err
 	}
-	for i, root := range roots {
-		p, binding := paths[i], root.Binding(bound.hostsOnly)
+	return treeOf(stdin, roots, bound, allowed)
+}
+
+// treeOf is readTree for what rootsOf has read.
+func treeOf(stdin io.Reader, roots []files.Root, bound *boundFlags, allowed hostPathFlags) (*tree, error) {
+	t := &tree{}
+	for _, root := range roots {
+		binding := root.Binding(bound.hostsOnly)
 		allowed.allow(&root)
 		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles(), NoLocalAddresses: root.NoLocalAddresses()}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]
 		}
-		if p == "-" {
+		if root.Path == "-" {
 			content, err := io.ReadAll(io.LimitReader(stdin, manifest.MaxFileSize+1))
 			if err != nil {
 				return nil, fmt.Errorf("reading standard input: %w", err)
