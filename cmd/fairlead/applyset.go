@@ -209,12 +209,20 @@ func (s *applySet) dateGateways(w io.Writer, others *tree, told bool, now time.T
 		dates.have(content)
 	}
 	s.authors = maps.Clone(s.contents)
-	for target, content := range s.contents {
-		if old, err := os.ReadFile(target); err == nil && bytes.Equal(manifest.AsStored(s.opts, content, old), old) {
+	for _, target := range slices.Sorted(maps.Keys(s.contents)) {
+		content := s.contents[target]
+		old, err := os.ReadFile(target)
+		if err == nil && bytes.Equal(manifest.AsStored(s.opts, content, old), old) {
 			s.contents[target] = old
 			continue
 		}
 		s.contents[target] = manifest.WithEnd(s.opts, content)
+		if err != nil {
+			continue // it is new
+		}
+		if err := checkWhole(s.opts, filepath.Base(target), content, s.contents[target], old); err != nil {
+			return err
+		}
 	}
 	dates.write(s.contents, now)
 	dates.report(w)

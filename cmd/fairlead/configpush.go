@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -216,12 +217,20 @@ func dateLocal(cmd *cobra.Command, t *target, f *pushFlags, local map[string][]b
 	for _, v := range st.Values {
 		dates.have(v.Content)
 	}
-	for rel, content := range local {
-		if old, there := st.Values[rel]; there && bytes.Equal(manifest.AsStored(t.opts, content, old.Content), old.Content) {
+	for _, rel := range slices.Sorted(maps.Keys(local)) {
+		content := local[rel]
+		old, there := st.Values[rel]
+		if there && bytes.Equal(manifest.AsStored(t.opts, content, old.Content), old.Content) {
 			local[rel] = old.Content // as config diff says
 			continue
 		}
 		local[rel] = manifest.WithEnd(t.opts, content)
+		if !there {
+			continue
+		}
+		if err := checkWhole(t.opts, rel, content, local[rel], old.Content); err != nil {
+			return err
+		}
 	}
 	dates.write(local, wallclock.Now())
 	dates.report(cmd.OutOrStdout())

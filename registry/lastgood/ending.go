@@ -44,11 +44,30 @@ func cutOf(whole, now []byte) cut {
 	case was.mark:
 		// A part of it that ends with a mark is no sign that the rest was removed on purpose.
 		rest, begins := bytes.CutPrefix(whole, bytes.TrimRight(now, " \t\r\n"))
-		if rest = bytes.TrimLeft(rest, " \t\r\n"); begins && len(rest) > 0 && rest[0] != '#' {
+		if begins && !onlyComments(rest) {
 			return cutInside
 		}
 	}
 	return notCut
+}
+
+// onlyComments reports whether the rest of a text, which begins in the middle of a line, has no document.
+func onlyComments(rest []byte) bool {
+	for line := range bytes.Lines(rest) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && string(line) != manifest.EndMark {
+			return false
+		}
+	}
+	return true
+}
+
+// CutOff says why a server that has a text would take another one in its place for cut off; empty if it would not.
+func CutOff(whole, now []byte) string {
+	if c := cutOf(whole, now); c != notCut {
+		why, _ := c.words()
+		return why
+	}
+	return ""
 }
 
 // fault says what a text lost, and what to do. at may be nil.
@@ -60,16 +79,21 @@ func (c cut) fault(at *mesh.Origin) manifest.Fault {
 	if source == "" {
 		source = "SOURCE"
 	}
-	why, end := "does not end with a newline, as it did", "end the file with a newline"
-	switch c {
-	case cutMark:
-		why, end = `does not end with the line "...", as it did`, "end the file with a newline and the line `...`"
-	case cutInside:
-		why, end = `ends at a line "..." that was in its middle`, "write a comment into the file"
-	case notCut, cutLine:
-	}
+	why, end := c.words()
 	return faultAt(at, mesh.Key{}, CodeCut, fmt.Sprintf("this %s, so it may be cut off: its last object, and the objects that it lacks, stay as they were; "+
 		"if this is meant, %s, or run `fairlead release %s`", why, end, source))
+}
+
+// words say what a text lost, and what to write if that is meant.
+func (c cut) words() (why, end string) {
+	switch c {
+	case cutMark:
+		return `does not end with the line "...", as it did`, "end the file with a newline and the line `...`"
+	case cutInside:
+		return `ends at a line "..." that was in its middle`, "write a comment above that line"
+	case notCut, cutLine:
+	}
+	return "does not end with a newline, as it did", "end the file with a newline"
 }
 
 // EndOf is the position of the end of a text, for [Decoded.End].

@@ -148,7 +148,7 @@ func Decode(opts Options, path string, content []byte) (*File, []Fault) {
 	if Blank(content) {
 		file.Unparsable = true
 		r := d.reporter()
-		r.add(CodeBlank, tree.Position{Line: 1, Column: 1}, "", "there is nothing in it; if it is to have no objects, delete it, or write a comment into it")
+		r.add(CodeBlank, tree.Position{Line: 1, Column: 1}, "", "there is nothing in it; if it is to have no objects, delete it, or write a comment into it (and below the line `...`, if it had that)")
 		return file, r.finish()
 	}
 	for _, doc := range tree.Parse(content) {
@@ -173,7 +173,10 @@ func Decode(opts Options, path string, content []byte) (*File, []Fault) {
 func Blank(content []byte) bool {
 	for line := range bytes.Lines(bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))) {
 		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '%' && !bytes.Equal(line, []byte("---")) {
+		switch {
+		case len(line) == 0 || line[0] == '%':
+		case string(line) == "---" || string(line) == "null" || string(line) == "~": // what a tool prints that found nothing
+		default:
 			return false
 		}
 	}

@@ -20,13 +20,17 @@ func Ended(content []byte) bool {
 }
 
 // WithEnd writes EndMark behind a text, so that it shows if a part of it is lost. A text stays as it is if it has
-// the mark, or no objects; JSON, too: no part of it is JSON, and tabs in it are no YAML behind which a mark may stand.
+// the mark, or is blank or no YAML. JSON gets a newline only: no part of it is JSON, and tabs in it are no YAML behind
+// which a mark may stand.
 func WithEnd(opts Options, content []byte) []byte {
-	if Ended(content) || json.Valid(content) {
+	if Ended(content) {
 		return content
 	}
+	if json.Valid(content) {
+		return append(bytes.TrimRight(content, blanks), '\n')
+	}
 	before, _ := Decode(opts, "", content)
-	if before.Unparsable || len(before.Objects) == 0 {
+	if before.Unparsable {
 		return content
 	}
 	end := "\n"

@@ -15,19 +15,20 @@ func TestWithEnd(t *testing.T) {
 	keys := "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: shop}\n" +
 		"spec:\n  jwtRules:\n  - issuer: x\n    jwks: |\n      {\"keys\": []}"
 	for name, c := range map[string]struct{ text, want string }{
-		"newline":          {text, text + "...\n"},
-		"no_newline":       {strings.TrimRight(text, "\n"), text + "...\n"},
-		"CRLF":             {strings.ReplaceAll(text, "\n", "\r\n"), strings.ReplaceAll(text+"...\n", "\n", "\r\n")},
-		"has_it":           {text + "...\n", text + "...\n"},
-		"has_it_commented": {text + "... # end\n\n", text + "... # end\n\n"},
-		"in_its_middle":    {text + "...\n---\n" + strings.Replace(text, "name: a", "name: b", 1), text + "...\n---\n" + strings.Replace(text, "name: a", "name: b", 1) + "...\n"},
-		"comments_behind":  {text + "# end", text + "# end\n...\n"},
-		"separator_behind": {text + "---\n", text + "---\n...\n"},
-		"block_of_text":    {keys, keys},
-		"JSON_with_tabs":   {"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"List\",\n\t\"items\": []\n}\n", "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"List\",\n\t\"items\": []\n}\n"},
-		"only_comments":    {"# none\n", "# none\n"},
-		"not_YAML":         {"a: [\n", "a: [\n"},
-		"nothing":          {"", ""},
+		"newline":              {text, text + "...\n"},
+		"no_newline":           {strings.TrimRight(text, "\n"), text + "...\n"},
+		"CRLF":                 {strings.ReplaceAll(text, "\n", "\r\n"), strings.ReplaceAll(text+"...\n", "\n", "\r\n")},
+		"has_it":               {text + "...\n", text + "...\n"},
+		"has_it_commented":     {text + "... # end\n\n", text + "... # end\n\n"},
+		"in_its_middle":        {text + "...\n---\n" + strings.Replace(text, "name: a", "name: b", 1), text + "...\n---\n" + strings.Replace(text, "name: a", "name: b", 1) + "...\n"},
+		"comments_behind":      {text + "# end", text + "# end\n...\n"},
+		"separator_behind":     {text + "---\n", text + "---\n...\n"},
+		"block_of_text":        {keys, keys},
+		"JSON_with_tabs":       {"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"List\",\n\t\"items\": []\n}\n", "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"List\",\n\t\"items\": []\n}\n"},
+		"JSON_without_newline": {"{\"a\": 1}", "{\"a\": 1}\n"},
+		"only_comments":        {"# none\n", "# none\n...\n"},
+		"not_YAML":             {"a: [\n", "a: [\n"},
+		"nothing":              {"", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

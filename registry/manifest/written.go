@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ func AsStored(opts Options, author, stored []byte) []byte {
 		return author
 	}
 	out := WithGatewayDates(opts, author, GatewayDates(opts, stored))
-	if Ended(stored) {
+	if Ended(stored) || json.Valid(stored) {
 		out = WithEnd(opts, out)
 	}
 	return out
