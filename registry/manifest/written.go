@@ -23,7 +23,7 @@ func AsStored(opts Options, author, stored []byte) []byte {
 		return author
 	}
 	out := WithGatewayDates(opts, author, GatewayDates(opts, stored))
-	if Ended(stored) || json.Valid(stored) {
+	if Ended(stored) || json.Valid(stored) && bytes.HasSuffix(stored, []byte("\n")) {
 		out = WithEnd(opts, out)
 	}
 	return out
