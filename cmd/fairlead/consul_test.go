@@ -181,7 +181,7 @@ func TestAnalyzeTheMeshOfBoth(t *testing.T) {
 	if code, out, _ = cli(t, into...); code != exitInvalid || !strings.Contains(out, "refused") {
 		t.Errorf("apply without Consul: %d\n%s", code, out)
 	}
-	if code, out, errs = cli(t, append(into, "--consul-address", agent.Address())...); code != 0 || !strings.Contains(out, "written to") {
+	if code, out, errs = cli(t, append(into, "--consul-address", agent.Address(), "--even-if-breaking")...); code != 0 || !strings.Contains(out, "written to") {
 		t.Errorf("apply with Consul: %d\n%s%s", code, out, errs)
 	}
 

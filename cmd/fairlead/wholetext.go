@@ -35,7 +35,7 @@ func firstLost(opts manifest.Options, had, has []byte) string {
 	}
 	for _, o := range before.Objects {
 		if !left[o.Meta.Key] {
-			return o.Meta.Key.String()
+			return o.Meta.String()
 		}
 	}
 	return ""

@@ -39,7 +39,7 @@ var dissected = map[string]string{
 	"agent/assemble.go":                          "where the agent's own listener is",
 	"agent/dns/probe.go":                         "this server's own listeners",
 	"agent/capture/facts.go":                     "ports of sshd in files",
-	"agent/enroll.go":                            "the agent's own address",
+	"agent/proxy/admin.go":                       "the address of Envoy's admin interface",
 	"agent/metrics/handler.go":                   "the address of the application, which is dialed",
 	"cmd/fairlead/agent.go":                      "a setting",
 	"cmd/fairlead/agentmetrics.go":               "the agent's own listener",

@@ -260,7 +260,7 @@ func awaitFlip(t *testing.T, target string, code int) {
 // flipAll goes through all states, from that of no policy, and judges the answers.
 func (p *pair) flipAll(t *testing.T, target string) {
 	t.Helper()
-	p.Write("authz.yaml", "")
+	p.Write("authz.yaml", "# none\n")
 	p.acknowledges(t, flip{})
 	// What the rules from before refuse is answered from here on: nothing is asked of it.
 	steps := []*flipStep{{written: time.Now(), acknowledged: time.Now()}}

@@ -151,7 +151,7 @@ func (e *edgeHost) closing() []closingStep {
 		}, func() error { return e.plain(8080, "new.test", "/") }}, nil},
 		{edgeStep{"a server at another port is added", edit("  - port: {number: 9000,", "  - port: {number: 8081, name: more, protocol: HTTP}\n    bind: 127.0.0.13\n    hosts: [new.test]\n  - port: {number: 9000,"), func() error { return e.plain(8081, "new.test", "/") }}, nil},
 		{edgeStep{"a server of TLS at the port is added", func() { e.Write("neighbour.yaml", neighbour) }, func() error { return e.answers("third") }}, nil},
-		{edgeStep{"it is removed", func() { e.Write("neighbour.yaml", "") }, func() error {
+		{edgeStep{"it is removed", func() { e.Write("neighbour.yaml", "# none\n") }, func() error {
 			if e.answers("third") == nil {
 				return errors.New("it still answers")
 			}

@@ -259,7 +259,7 @@ func (e *edgeHost) neighbours() []edgeStep {
 		{"it has a name that Envoy does not take", write("hosts: [third.test]", `hosts: ["*-a.third.test"]`), func() error { return e.refusedBy(codes.Webhook) }},
 		{"its files are missing", write("credentialName: third", "serverCertificate: missing.crt, privateKey: missing.key"), gone},
 		{"it is mended again", write("", ""), third},
-		{"it is deleted", func() { e.Write("neighbour.yaml", "") }, gone},
+		{"it is deleted", func() { e.Write("neighbour.yaml", "# none\n") }, gone},
 	}
 }
 

@@ -201,7 +201,7 @@ func TestRulesOfKeptConnections(t *testing.T) {
 			t.Errorf("round %d: the policy is acknowledged, and a request answered with %d", i, code)
 		}
 		p.onlyTheirHashChanges(t, before, true)
-		p.Write("authz.yaml", "")
+		p.Write("authz.yaml", "# none\n")
 		p.denies(t, false)
 		p.onlyTheirHashChanges(t, before, false)
 	}

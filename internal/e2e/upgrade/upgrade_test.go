@@ -179,7 +179,7 @@ func TestStateOfTheReleaseBefore(t *testing.T) {
 		}
 		return nil
 	})
-	s.Write("deny.yaml", "")
+	s.Write("deny.yaml", "# none\n")
 	s.answers()
 }
 
