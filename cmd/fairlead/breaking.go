@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -60,7 +61,7 @@ func brokenBy(w io.Writer, before, after *tree, j changeCheck) (int, error) {
 			at := *e.Origin
 			at.Line, e.Origin = j.line(at.Path, at.Line), &at
 		}
-		if _, err := fmt.Fprintf(w, "%s: breaking %s %s: %s (at %s); %s\n", e.Origin, f.Kind, e.Key, e.Text, count(found[f], "workload"), e.Action); err != nil {
+		if _, err := fmt.Fprintf(w, "%s: breaking %s %s: %s (at %s); %s\n", e.Origin, f.Kind, e.Key, safetext.Sanitize(e.Text, 1024), count(found[f], "workload"), safetext.Sanitize(e.Action, 1024)); err != nil {
 			return len(list), err
 		}
 	}

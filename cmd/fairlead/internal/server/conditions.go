@@ -87,7 +87,7 @@ func Conditions(p *Proxies, s *Sources, now time.Time) []Condition {
 	for _, r := range rules() {
 		for _, c := range r.find(p, s, now) {
 			c.Reason = r.reason
-			c.Subject, c.Text = safetext.Sanitize(c.Subject, 256), safetext.Sanitize(c.Text, 1024)
+			c.Subject, c.Text, c.Action = safetext.Sanitize(c.Subject, 256), safetext.Sanitize(c.Text, 1024), safetext.Sanitize(c.Action, 1024)
 			out = append(out, c)
 		}
 	}

@@ -1,10 +1,10 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -147,11 +147,22 @@ func (u *Unserved) cause() string {
 	}
 }
 
+// argument is a name as a part of a command that a person copies: a placeholder stands for one that is not of plain
+// letters, because a tenant's manifest may have any text there, and a shell would run it.
+func argument(name, placeholder string) string {
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_'
+	}) {
+		return placeholder
+	}
+	return name
+}
+
 // cure says how the endpoint takes mTLS.
 func (u *Unserved) cure() string {
 	switch {
 	case u.Proxy == "":
-		return fmt.Sprintf("start an agent on that host (`fairlead token create --host NAME --workload %s/%s`); if its host uses another server, name that in --advertise, too", u.Account.Namespace, cmp.Or(u.Account.Name, "ACCOUNT"))
+		return fmt.Sprintf("start an agent on that host (`fairlead token create --host NAME --workload %s/%s`); if its host uses another server, name that in --advertise, too", argument(u.Account.Namespace, "NAMESPACE"), argument(u.Account.Name, "ACCOUNT"))
 	case u.Inbound == view.InboundPlaintext:
 		return "remove the PeerAuthentication with mode DISABLE for that port, or the DestinationRule with ISTIO_MUTUAL"
 	default:

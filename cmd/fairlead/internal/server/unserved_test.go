@@ -29,6 +29,7 @@ func TestNoInboundSaysCauseAndCure(t *testing.T) {
 		"other_ports": {func(u *xds.Unserved) { *u = connected; u.Listens = true }, []string{"none at that port"}, []string{"ingress listener for port 8080"}},
 		"plaintext":   {func(u *xds.Unserved) { *u = connected; u.Listens, u.Inbound = true, view.InboundPlaintext }, []string{"takes no mTLS"}, []string{"PeerAuthentication"}},
 		"no_proxy":    {func(*xds.Unserved) {}, []string{"no proxy is connected"}, []string{"fairlead token create --host NAME --workload shop/api`", "name that in --advertise"}},
+		"command":     {func(u *xds.Unserved) { u.Account.Name = "x$(reboot)`id`" }, nil, []string{"--workload shop/ACCOUNT`)"}},
 		"instance":    {func(u *xds.Unserved) { u.Instance = true }, nil, []string{"--consul-service"}},
 		"inline":      {func(u *xds.Unserved) { u.Key.Kind, u.Account.Name = mesh.KindServiceEntry, "" }, []string{"ServiceEntry shop/api-1 at"}, []string{"--workload shop/ACCOUNT"}},
 	} {
