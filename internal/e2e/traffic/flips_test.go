@@ -60,7 +60,7 @@ func flips() []flip {
 
 func (f flip) manifest() string {
 	if f.policy == "" {
-		return ""
+		return "# none\n"
 	}
 	provider := ""
 	if f.action == "CUSTOM" {
