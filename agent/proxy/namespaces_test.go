@@ -23,7 +23,7 @@ import (
 func agentIn(t *testing.T, c Config, namespaces []string, script string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can make namespaces that see the other processes")
+		envoytest.Missing(t, "needs root: only root can make namespaces that see the other processes")
 	}
 	exe, err := os.Executable()
 	if err != nil {

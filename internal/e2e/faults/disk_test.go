@@ -54,7 +54,7 @@ func (s *shop) smallDisk(host string) func() string {
 		wrap = slices.Insert(wrap, 1, "--user", "--map-root-user")
 	}
 	if out, err := exec.Command(wrap[0], append(slices.Clone(wrap[1:]), "true")...).CombinedOutput(); err != nil {
-		s.t.Skipf("this machine lets nobody mount a small disk: %v: %s", err, out)
+		envoytest.Missing(s.t, "this machine lets nobody mount a small disk: %v: %s", err, out)
 	}
 	i := slices.IndexFunc(s.hosts, func(h meshtest.Host) bool { return h.Name == host })
 	s.hosts[i].Wrap = wrap
