@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -99,7 +100,7 @@ func alreadyFailed(f view.Finding, had map[view.Finding]int) bool {
 			continue
 		}
 		if f.Kind == view.LeftOutServer {
-			if f.Server == h.Server && f.ListensAt == h.ListensAt {
+			if f.Server == h.Server && f.ListensAt == h.ListensAt && losesAsMuch(h, f) {
 				return true
 			}
 			continue
@@ -110,6 +111,12 @@ func alreadyFailed(f view.Finding, had map[view.Finding]int) bool {
 		}
 	}
 	return false
+}
+
+// losesAsMuch reports whether a server of a Gateway lost all names before that it loses now.
+func losesAsMuch(before, now view.Finding) bool {
+	had := strings.Fields(before.Lost)
+	return before.Lost == "" || now.Lost != "" && !slices.ContainsFunc(strings.Fields(now.Lost), func(name string) bool { return !slices.Contains(had, name) })
 }
 
 // meshFindings are the findings of all workloads of the mesh, each with how many have it.

@@ -39,16 +39,18 @@ type Finding struct {
 	Port   uint32
 	Subset string
 	// Server names a server of a Gateway, ListensAt is its port, and Reason says why it is left out.
+	// Lost are the server names that it does not get, if it gets others; empty if it gets no connections.
 	Server    string
 	ListensAt uint32
 	Reason    string
+	Lost      string
 }
 
 // Compare orders findings.
 func (f Finding) Compare(o Finding) int {
 	return cmp.Or(strings.Compare(string(f.Kind), string(o.Kind)), f.Object.Compare(o.Object), f.Other.Compare(o.Other),
 		cmp.Compare(f.Host, o.Host), cmp.Compare(f.Port, o.Port), strings.Compare(f.Subset, o.Subset),
-		strings.Compare(f.Server, o.Server), cmp.Compare(f.ListensAt, o.ListensAt), strings.Compare(f.Reason, o.Reason))
+		strings.Compare(f.Server, o.Server), cmp.Compare(f.ListensAt, o.ListensAt), strings.Compare(f.Reason, o.Reason), strings.Compare(f.Lost, o.Lost))
 }
 
 // maxFindings bounds the findings of one proxy that are kept.

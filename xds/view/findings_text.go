@@ -36,6 +36,9 @@ func (f Finding) Explain(s *mesh.Snapshot) Explanation {
 	switch f.Kind {
 	case LeftOutServer:
 		out.Text = fmt.Sprintf("the server %q on port %d is left out, and nothing that is meant for it is served: %s%s", f.Server, f.ListensAt, f.Reason, f.because(s))
+		if f.Lost != "" {
+			out.Text = fmt.Sprintf("the server %q on port %d serves only some of its names, and nothing that is meant for %s: %s%s", f.Server, f.ListensAt, f.Lost, f.Reason, f.because(s))
+		}
 		out.Action = "give the server a port and hosts of its own, or remove one of the two" + f.toComeFirst(s)
 	case NoEndpoints:
 		out.Text = fmt.Sprintf("sends requests to %s, which has no endpoint: %s; these requests fail", f.destination(), f.whyEmpty(s))

@@ -35,6 +35,9 @@ func rejected(list []mesh.RejectedServer) []Warning {
 func leftOut(list []mesh.RejectedServer) []Finding {
 	var out []Finding
 	for _, r := range list {
+		if losesNothing(r) {
+			continue
+		}
 		f := leftOutServer(r.Server, r.Reason)
 		f.Other = r.Kept.Gateway.Key
 		out = append(out, f)

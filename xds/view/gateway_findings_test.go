@@ -19,24 +19,32 @@ func TestServersThatAreLeftOutAreFindings(t *testing.T) {
 	tls := func(hosts string) string {
 		return server("443", "HTTPS", `"hosts": [`+hosts+`], "tls": {"mode": "SIMPLE", "credentialName": "c"}`)
 	}
+	passes := func(hosts ...string) string {
+		return server("15443", "TLS", `"hosts": [`+strings.Join(hosts, ", ")+`], "tls": {"mode": "AUTO_PASSTHROUGH"}`)
+	}
 	for name, c := range map[string]struct {
 		serves, new string
 		want        []string // words of the finding; none if there is none
 	}{
-		"port":          {server("9000", "TCP", `"hosts": ["*"]`), server("9000", "TCP", `"hosts": ["*"]`), []string{"port 9000", "has the port first"}},
-		"host":          {tls(`"a.test", "b.test"`), tls(`"b.test"`), []string{"port 443", `has the host "b.test" first`}},
-		"name":          {tls(`"shop/a.test"`), tls(`"pay/a.test"`), []string{"port 443", `has the server name "a.test" first`}},
-		"one_of_names":  {tls(`"shop/a.test"`), tls(`"pay/a.test", "c.test"`), []string{"port 443", `has the server name "a.test" first`}},
-		"upper_case":    {tls(`"a.test"`), tls(`"A.test"`), []string{"port 443", `has the server name "a.test" first`}},
-		"all_names":     {tls(`"shop/*"`), tls(`"pay/*"`), []string{"port 443", `has the server name "*" first`}},
-		"other_names":   {tls(`"shop/a.test"`), tls(`"pay/b.test"`), nil},
-		"other_ports":   {server("9000", "TCP", `"hosts": ["*"]`), server("9001", "TCP", `"hosts": ["*"]`), nil},
-		"one_host_HTTP": {server("80", "HTTP", `"hosts": ["*"]`), server("80", "HTTP", `"hosts": ["*"]`), nil},
-		"TLS_beside":    {server("443", "HTTP", `"hosts": ["*"]`), tls(`"a.test"`), nil},
+		"port":           {server("9000", "TCP", `"hosts": ["*"]`), server("9000", "TCP", `"hosts": ["*"]`), []string{"port 9000", "has the port first"}},
+		"host":           {tls(`"a.test", "b.test"`), tls(`"b.test"`), []string{"port 443", `has the host "b.test" first`}},
+		"name":           {tls(`"shop/a.test"`), tls(`"pay/a.test"`), []string{"port 443", `has the server name "a.test" first`}},
+		"one_of_names":   {tls(`"shop/a.test"`), tls(`"pay/a.test", "c.test"`), []string{"port 443 serves only some of its names, and nothing that is meant for a.test", `has the server name "a.test" first`}},
+		"upper_case":     {tls(`"a.test"`), tls(`"A.test"`), []string{"port 443", `has the server name "a.test" first`}},
+		"all_names":      {tls(`"shop/*"`), tls(`"pay/*"`), []string{"port 443", `has the server name "*" first`}},
+		"same_passing":   {passes(`"*.mesh"`), passes(`"*.mesh"`), nil},
+		"within_passing": {passes(`"*.mesh"`), passes(`"*.web.mesh"`, `"*.mesh"`), nil},
+		"cover_passing":  {passes(`"*"`), passes(`"*.mesh"`), nil},
+		"more_passing":   {passes(`"*.mesh"`), passes(`"*.mesh"`, `"*.other"`), []string{"port 15443 is left out", `has the host "*.mesh" first`}},
+		"other_names":    {tls(`"shop/a.test"`), tls(`"pay/b.test"`), nil},
+		"other_ports":    {server("9000", "TCP", `"hosts": ["*"]`), server("9001", "TCP", `"hosts": ["*"]`), nil},
+		"one_host_HTTP":  {server("80", "HTTP", `"hosts": ["*"]`), server("80", "HTTP", `"hosts": ["*"]`), nil},
+		"TLS_beside":     {server("443", "HTTP", `"hosts": ["*"]`), tls(`"a.test"`), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newMeshFixture(t)
+			w.service("shop", "ok.mesh", 80)
 			w.gateway("zebra", c.serves).Created = may30
 			w.gateway("aardvark", c.new).Created = may31
 			if name == "TLS_beside" { // of one age

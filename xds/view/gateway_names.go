@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -33,7 +35,7 @@ func (o nameOwners) add(s *mesh.GatewayServer, asked, got *FilterChain) (Finding
 			if o[n] == nil {
 				o[n] = s
 			}
-		} else if kept := o[n]; kept != nil && kept != s {
+		} else if kept := o[n]; kept != nil && kept != s && !(passesByName(s) && passesByName(kept)) {
 			lost = append(lost, n)
 			if by == nil {
 				by = kept
@@ -46,5 +48,25 @@ func (o nameOwners) add(s *mesh.GatewayServer, asked, got *FilterChain) (Finding
 	slices.Sort(lost)
 	f := leftOutServer(s, fmt.Sprintf("a server there has the server name %q first", strings.Join(slices.Compact(lost), `", "`)))
 	f.Other = by.Gateway.Key
+	if got != nil {
+		f.Lost = strings.Join(slices.Compact(lost), " ")
+	}
 	return f, true
+}
+
+// passesByName reports whether a server passes mTLS of the mesh to where its server name says, whichever server of
+// that kind takes it.
+func passesByName(s *mesh.GatewayServer) bool {
+	return s.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
+}
+
+// losesNothing reports whether what is meant for a server that is left out is served by the other one in the same way.
+func losesNothing(r mesh.RejectedServer) bool {
+	if !passesByName(r.Server) || !passesByName(r.Kept) {
+		return false
+	}
+	kept := r.Kept.SNIHosts()
+	return !slices.ContainsFunc(r.Server.SNIHosts(), func(h string) bool {
+		return !slices.ContainsFunc(kept, func(k string) bool { return mesh.Hostname(k).Covers(mesh.Hostname(h)) })
+	})
 }
