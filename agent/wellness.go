@@ -188,7 +188,7 @@ func (a *Agent) hostProblems(ctx context.Context) (out []string) {
 		if at := strings.LastIndex(why, ": "); at >= 0 {
 			why = why[at+2:]
 		}
-		out = append(out, fmt.Sprintf("%s could not be saved (in use; lost by a restart): %s", filepath.Base(u.Path), why))
+		out = append(out, fmt.Sprintf("%s could not be saved (in use; lost by a restart): %s; free space on the disk of %s, or correct its rights", filepath.Base(u.Path), why, filepath.Dir(u.Path)))
 	}
 	return out
 }

@@ -76,7 +76,7 @@ func Rooms() map[string]Room {
 		"pki/timecheck":           {"the server's clock against hosts' clocks, the kernel's and the saved time", []string{"pki/durable", "internal/peeraddr", "internal/wallclock"}},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
 
-		"agent":                {"what runs beside an application", []string{"agent/capture/beat", "agent/collectors", "agent/credential", "agent/dns", "agent/peercred", "agent/logrotate", "agent/metrics", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/envoymask", "internal/ownaddress", "internal/wallclock"}},
+		"agent":                {"what runs beside an application", []string{"agent/capture/beat", "agent/collectors", "agent/credential", "agent/dns", "agent/peercred", "agent/logrotate", "agent/metrics", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "xds/stream", "internal/envoymask", "internal/ownaddress", "internal/wallclock"}},
 		"agent/dns":            {"answers DNS queries: names of the mesh, and all others by asking the nameservers of the host", []string{"xds/bootstrap", "xds/stream"}},
 		"agent/collectors":     {"what collectors of spans and logs do not take", nil},
 		"agent/proxy":          {"Envoy as a process: start, adopt, drain, quit, kill", []string{"internal/portholder", "pki/durable"}},

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,7 +29,39 @@ var retriedTypes = [...]TypeURL{ClusterType, ListenerType}
 // could not open a file, such as an access log in a directory that is gone. Nothing tells when the
 // reason ends. Such a listener may be accepted later although it is the same.
 func IsHostError(url TypeURL, reason string) bool {
-	return url == ListenerType && (strings.Contains(reason, "cannot bind '") || strings.Contains(reason, "unable to open file '"))
+	return url == ListenerType && HostFaultOf(reason) != NoHostFault
+}
+
+// HostFault is what is wrong on the host of an Envoy that rejects a listener.
+type HostFault int
+
+// The faults of a host. OtherBind is a bind that fails for any other reason.
+const (
+	NoHostFault HostFault = iota
+	PortInUse
+	NoAddress
+	NotPermitted
+	OtherBind
+	NoFile
+)
+
+// HostFaultOf finds the fault in Envoy's words.
+func HostFaultOf(reason string) HostFault {
+	_, bind, binds := strings.Cut(reason, "cannot bind '")
+	switch {
+	case !binds && strings.Contains(reason, "unable to open file '"):
+		return NoFile
+	case !binds:
+		return NoHostFault
+	case strings.Contains(bind, "Address already in use"):
+		return PortInUse
+	case strings.Contains(bind, "Cannot assign requested address"):
+		return NoAddress
+	case strings.Contains(bind, "Permission denied"):
+		return NotPermitted
+	default:
+		return OtherBind
+	}
 }
 
 // Wait is the time until the next attempt, after a number of attempts.
@@ -42,7 +75,7 @@ func (r Retry) Wait(tries int) time.Duration {
 // scheduleRetry is called after every rejection.
 func (s *Server) scheduleRetry(now time.Time, t *subscriptionState, e *resourceState) {
 	c, url := s.cfg.Retry, t.typ.url
-	if c.None || !IsHostError(url, e.rejectedReason) && (!c.All || url != ListenerType && url != ClusterType) {
+	if c.None || !IsHostError(url, e.rejectedReason) && (!c.All || !slices.Contains(retriedTypes[:], url)) {
 		e.tries, e.retryAt = 0, time.Time{}
 		return
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/fairlead/fairlead/xds/stream"
 )
 
 func absentHosts(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
@@ -80,7 +82,7 @@ func hostProblems(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 			}
 			out = append(out, Condition{
 				Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: fmt.Sprintf("the agent of %s reports: %s", x.Name, text),
-				Action: "on host " + x.Host + " `fairlead agent check` says the same while it is so",
+				Action: "do what it says on host " + x.Host + "; `fairlead agent check` there lists what else is wrong. This ends by itself when it is repaired",
 			})
 		}
 	}
@@ -103,11 +105,19 @@ func rejected(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 			continue
 		}
 		action := "correct the object that it was made from; `fairlead proxy-config all " + x.Name + "` lists each with its line of YAML"
-		switch {
-		case strings.Contains(example, "Address already in use"):
-			action = "on host " + x.Host + " `ss -ltnp` (as root) names the process that has the port: stop it, or give the object another port; the host then tries again by itself"
-		case strings.Contains(example, "unable to open file '"):
-			action = "on host " + x.Host + ", make the directory of that file, writable for Envoy's user, or give the access log another path; the host then tries again by itself"
+		const again = "; the host then tries again by itself"
+		switch stream.HostFaultOf(example) {
+		case stream.NoHostFault:
+		case stream.PortInUse:
+			action = "on host " + x.Host + " `ss -ltnp` (as root) names the process that has the port: stop it, or give the object another port" + again
+		case stream.NoAddress:
+			action = "give host " + x.Host + " the address, or the object another one" + again
+		case stream.NotPermitted:
+			action = "give the object a port of 1024 or above, or have the agent of host " + x.Host + " and its Envoy run with CAP_NET_BIND_SERVICE, as the systemd unit does" + again
+		case stream.OtherBind:
+			action = "on host " + x.Host + ", repair what keeps Envoy from the address and port, or give the object others" + again
+		case stream.NoFile:
+			action = "on host " + x.Host + ", make the directory of that file, writable for Envoy's user, or give the access log another path" + again
 		}
 		out = append(out, Condition{
 			Subject: x.Name, Proxy: x.Name, Host: x.Host,

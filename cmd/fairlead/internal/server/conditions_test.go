@@ -196,6 +196,26 @@ func TestEveryReason(t *testing.T) {
 	}
 }
 
+// TestRejectedSaysWhatToDo: the action is about what keeps Envoy from the listener.
+func TestRejectedSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	const bind = "cannot bind '10.0.0.1:80': "
+	for reason, want := range map[string]string{
+		bind + "Address already in use":                        "`ss -ltnp`",
+		bind + "Cannot assign requested address":               "give host web the address",
+		bind + "Permission denied":                             "a port of 1024 or above, or have the agent of host web and its Envoy run with CAP_NET_BIND_SERVICE",
+		bind + "Invalid argument":                              "repair what keeps Envoy from the address and port",
+		"unable to open file '/gone/a.log': Permission denied": "make the directory of that file",
+		"no such filter":                                       "correct the object that it was made from",
+	} {
+		p, s := allWell()
+		p.Proxies[0].Synced, p.Proxies[0].Types = false, []Type{{Type: "listener", Rejected: []Rejection{{Name: "in", Reason: reason}}}}
+		if got := Conditions(p, s, time.Now()); len(got) != 1 || !strings.Contains(got[0].Action, want) {
+			t.Errorf("%s: %+v, want the action %q", reason, got, want)
+		}
+	}
+}
+
 // unwellMetric is fairlead_mesh_unwell as it is collected, without the zeros; each reason has a
 // value.
 func unwellMetric(t *testing.T, list []Condition) map[string]float64 {
