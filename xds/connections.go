@@ -12,13 +12,40 @@ import (
 
 // departedProxy has the unacknowledged names of a proxy that has disconnected.
 type departedProxy struct {
-	key, host      string // of the proxy; host is empty for unauthenticated peers
+	key, host      string // of the proxy; host is empty for all unauthenticated peers
 	unacknowledged *stream.UnacknowledgedNames
 }
 
-// Limits of what is kept of proxies that are not connected.
+// departedStatus is the last status of a proxy that has disconnected.
+type departedStatus struct {
+	*ProxyStatus
+
+	host string // as in departedProxy
+}
+
+// host is the host of the proxy; empty for all unauthenticated peers.
+func (c *conn) host() string {
+	if c.peer.Anonymous {
+		return ""
+	}
+	return c.peer.Host
+}
+
+// eachHost is how many of all departed proxies one host may be; unauthenticated peers have no limit
+// of their own, as for streams.
+func (c *Config) eachHost(all int) func(host string) int {
+	return func(host string) int {
+		if host == "" {
+			return all
+		}
+		return c.MaxPerHost
+	}
+}
+
+// Limits of what is kept of proxies that are not connected: of all, in both lists. Of one host it is
+// as many as it may have streams, and at the limit the host with the most loses its oldest.
 const (
-	maxDeparted       = 256
+	maxDeparted       = 1024
 	maxUnacknowledged = 4096
 	// maxUnacknowledgedBytes bounds the names that are kept for one host.
 	maxUnacknowledgedBytes = 16 << 20
@@ -45,7 +72,7 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 	others := slices.Clone(s.byKey[c.proxyKey])
 	s.conns[c] = struct{}{}
 	s.byKey[c.proxyKey] = append(s.byKey[c.proxyKey], c)
-	s.departed = slices.DeleteFunc(s.departed, func(p ProxyStatus) bool { return p.ID == c.nodeID && p.Host == c.peer.Host })
+	s.departed.DeleteFunc(func(d departedStatus) bool { return d.ID == c.nodeID && d.Host == c.peer.Host })
 	s.mu.Unlock()
 
 	// The server may not have noticed yet that the proxy's last stream has ended.
@@ -102,7 +129,7 @@ func addNames(to, from map[stream.TypeURL][]string) {
 // streams. Called with mu held.
 func (s *Server) takeUnacknowledged(key string) map[stream.TypeURL][]string {
 	found := map[stream.TypeURL][]string{}
-	s.unacknowledged = slices.DeleteFunc(s.unacknowledged, func(d departedProxy) bool {
+	s.unacknowledged.DeleteFunc(func(d departedProxy) bool {
 		if d.key == key {
 			addNames(found, d.unacknowledged.Names())
 		}
@@ -130,15 +157,8 @@ func (s *Server) leave(c *conn) {
 	s.byKey[c.proxyKey] = slices.DeleteFunc(s.byKey[c.proxyKey], func(o *conn) bool { return o == c })
 	if len(s.byKey[c.proxyKey]) == 0 { // else it has reconnected, and the newer stream knows better
 		delete(s.byKey, c.proxyKey)
-		s.departed = append(s.departed, st)
-		if n := len(s.departed); n > maxDeparted {
-			s.departed = slices.Delete(s.departed, 0, n-maxDeparted)
-		}
-		host := c.peer.Host
-		if c.peer.Anonymous {
-			host = ""
-		}
-		s.keepUnacknowledged(departedProxy{c.proxyKey, host, c.unacknowledged})
+		s.departed.Add(departedStatus{&st, c.host()})
+		s.keepUnacknowledged(departedProxy{c.proxyKey, c.host(), c.unacknowledged})
 	}
 	s.mu.Unlock()
 	c.dropRollouts()
@@ -147,25 +167,29 @@ func (s *Server) leave(c *conn) {
 }
 
 // keepUnacknowledged keeps the unacknowledged names of a proxy that has disconnected.
-// Their number is limited by host, to that of its streams, and in all. Called with mu
-// held.
+// Their number is limited by host, to that of its streams, and in all; their size by host. Called
+// with mu held.
 func (s *Server) keepUnacknowledged(d departedProxy) {
 	if d.unacknowledged == nil {
 		return
 	}
-	s.unacknowledged = append(s.unacknowledged, d)
-	most, n, bytes := s.cfg.MaxPerHost, 0, 0
-	for i, o := range slices.Backward(s.unacknowledged) { // keep the newest
-		if o.host == d.host && d.host != "" {
-			n++
-			if bytes += o.unacknowledged.Size(); n > most || bytes > maxUnacknowledgedBytes {
-				s.unacknowledged = slices.Delete(s.unacknowledged, i, i+1)
-			}
+	s.unacknowledged.Add(d)
+	over := -maxUnacknowledgedBytes
+	for _, o := range s.unacknowledged.All() {
+		if o.host == d.host {
+			over += o.unacknowledged.Size()
 		}
 	}
-	if n := len(s.unacknowledged); n > maxUnacknowledged {
-		s.unacknowledged = slices.Delete(s.unacknowledged, 0, n-maxUnacknowledged)
+	if over <= 0 {
+		return
 	}
+	s.unacknowledged.DeleteFunc(func(o departedProxy) bool { // the oldest first
+		if o.host != d.host || over <= 0 {
+			return false
+		}
+		over -= o.unacknowledged.Size()
+		return true
+	})
 }
 
 // shorten reduces the status of a proxy that has disconnected to what is worth keeping.

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"runtime"
@@ -56,7 +57,7 @@ func TestUnacknowledgedNamesOfHostAreBounded(t *testing.T) {
 		s.keepUnacknowledged(departedProxy{fmt.Sprint("huge", i), "huge", huge})
 	}
 	left := map[string][]string{}
-	for _, d := range s.unacknowledged {
+	for _, d := range s.unacknowledged.All() {
 		left[d.host] = append(left[d.host], d.key)
 	}
 	if len(left["other"]) != 1 {
@@ -158,5 +159,57 @@ func TestOwnersCallEachOther(t *testing.T) {
 	wg.Wait()
 	if len(ran) != 2 {
 		t.Errorf("%d calls ran, want 2", len(ran))
+	}
+}
+
+// TestInventedStreamsPushOutNobody: a host that opens and ends streams under invented names takes
+// the places of its own departed proxies, not those of others: these are in the status, and among
+// the targets of Prometheus.
+func TestInventedStreamsPushOutNobody(t *testing.T) {
+	t.Parallel()
+	const each = 6
+	r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxPerHost, c.MaxRequests = each, 1<<30 })
+	gone := func(host string) (ids []string) {
+		for _, p := range r.server.Proxies() {
+			if p.Host == host && !p.Connected {
+				ids = append(ids, p.ID)
+			}
+		}
+		return ids
+	}
+	a := r.connect(t, node("web", "127.0.0.11"), nil)
+	r.synced(t, "web.shop")
+	a.cancel()
+	eventually(t, "it is listed as gone", func() bool { return len(gone("vm1")) == 1 })
+	liar := *r.admission.peer.Load()
+	liar.Host = "liar"
+	r.admission.peer.Store(&liar)
+	for i := range 300 {
+		n := node("web", "127.0.0.11")
+		n.Name = fmt.Sprint("invented", i)
+		encoded, err := n.Proto()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(ctx)
+		if err == nil {
+			err = s.Send(&discovery.DeltaDiscoveryRequest{Node: encoded, TypeUrl: string(stream.ClusterType)})
+		}
+		if err == nil {
+			_, err = s.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		id := n.ID()
+		eventually(t, "it is listed as gone", func() bool { return slices.Contains(gone("liar"), id) })
+	}
+	if n := len(gone("vm1")); n != 1 {
+		t.Errorf("%d departed proxies of another host are listed, want 1", n)
+	}
+	if n := len(gone("liar")); n != each {
+		t.Errorf("%d departed proxies of the host are listed, want %d", n, each)
 	}
 }

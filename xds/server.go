@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/fairlist"
 	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/internal/refusals"
 	"github.com/fairlead/fairlead/internal/safetext"
@@ -61,8 +62,8 @@ type Server struct {
 	conns          map[*conn]struct{}
 	byKey          map[string][]*conn // the same, by proxyKey
 	quotas         map[string]*hostQuota
-	departed       []ProxyStatus   // of proxies that have disconnected, newest last
-	unacknowledged []departedProxy // of proxies that have disconnected, newest last
+	departed       *fairlist.List[departedStatus] // of proxies that have disconnected, newest last
+	unacknowledged *fairlist.List[departedProxy]  // of proxies that have disconnected, newest last
 	closed         bool
 }
 
@@ -95,6 +96,9 @@ func New(cfg Config) (*Server, error) {
 		conns:  map[*conn]struct{}{},
 		byKey:  map[string][]*conn{},
 		quotas: map[string]*hostQuota{},
+
+		departed:       fairlist.New(maxDeparted, cfg.eachHost(maxDeparted), func(d departedStatus) string { return d.host }),
+		unacknowledged: fairlist.New(maxUnacknowledged, cfg.eachHost(maxUnacknowledged), func(d departedProxy) string { return d.host }),
 	}
 	if s.metrics, err = newMetrics(cfg.Registerer, &s.cache.Work, &s.sent); err != nil {
 		return nil, err

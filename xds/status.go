@@ -223,7 +223,9 @@ func (s *Server) Proxies() []ProxyStatus {
 		c.runInOwner(nil, func() { out = append(out, c.status()) }, nil)
 	}
 	s.mu.Lock()
-	out = append(out, s.departed...)
+	for _, d := range s.departed.All() {
+		out = append(out, *d.ProxyStatus)
+	}
 	s.mu.Unlock()
 	slices.SortStableFunc(out, func(a, b ProxyStatus) int {
 		if a.Connected != b.Connected {

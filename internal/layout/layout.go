@@ -50,7 +50,7 @@ func Rooms() map[string]Room {
 		"registry/consul/mapping":    {"what Consul says of a service, as objects of the mesh", []string{"internal/localaddr", "registry/codes", "registry/mesh", "internal/safetext"}},
 		"registry/analysis":          {"whole-mesh checks with stable codes", []string{"internal/nearname", "registry/addresses", "registry/codes", "registry/manifest", "registry/mesh"}},
 
-		"xds":             {"serves streams: connections, admission, pushes, status", []string{"internal/loglimit", "internal/peeraddr", "internal/refusals", "registry/mesh", "xds/view", "xds/cache", "xds/vhds", "xds/stream", "xds/bootstrap", "xds/proxyconfig", "xds/wire", "internal/safetext"}},
+		"xds":             {"serves streams: connections, admission, pushes, status", []string{"internal/fairlist", "internal/loglimit", "internal/peeraddr", "internal/refusals", "registry/mesh", "xds/view", "xds/cache", "xds/vhds", "xds/stream", "xds/bootstrap", "xds/proxyconfig", "xds/wire", "internal/safetext"}},
 		"xds/authn":       {"rules of RequestAuthentications as Envoy's filter for tokens", nil},
 		"xds/cache":       {"makes the configuration of proxies: views, encoded parts, layers and resources, each once", []string{"internal/weakmap", "registry/mesh", "xds/view", "xds/envoy", "xds/vhds", "xds/stream"}},
 		"xds/view":        {"what one proxy may see", []string{"internal/nearname", "internal/weakmap", "registry/addresses", "registry/mesh"}},
@@ -129,7 +129,8 @@ func Rooms() map[string]Room {
 		"internal/soak":          {"runs the tests that a change touches many times, beside a load", nil},
 		"internal/wallclock":     {"the wall clock, without a monotonic reading; tests shift it by a build tag", nil},
 		"internal/nearname":      {"which name somebody meant who wrote another one", nil},
-		"internal/refusals":      {"what was refused lately, for people to see", nil},
+		"internal/refusals":      {"what was refused lately, for people to see", []string{"internal/fairlist"}},
+		"internal/fairlist":      {"lists of limited length in which nobody takes the places of others", nil},
 		"internal/race":          {"whether tests run under the race detector", nil},
 		"internal/weakmap":       {"values found by key for as long as somebody holds them", nil},
 		"internal/loglevel":      {"log levels by component, changed at run time", nil},

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/fairlist"
 )
 
 const (
@@ -40,8 +42,8 @@ type List[T Refusal[T], P interface {
 	*T
 	times() *Times
 }] struct {
-	mu   sync.Mutex // guards list
-	list []T        // the one refused last at the end
+	mu   sync.Mutex        // guards list
+	list *fairlist.List[T] // the one refused last at the end; nil if it is empty
 }
 
 // Add notes a refusal. It returns the earlier one that it repeats, and whether there
@@ -49,41 +51,36 @@ type List[T Refusal[T], P interface {
 func (l *List[T, P]) Add(x T, now time.Time) (earlier T, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.list == nil {
+		l.list = fairlist.New(Max, func(string) int { return Max }, T.By)
+	}
 	t := P(&x).times()
 	*t = Times{First: now, Last: now, Count: 1}
-	if i := slices.IndexFunc(l.list, x.Repeats); i >= 0 {
-		earlier, again = l.list[i], true
+	if i := slices.IndexFunc(l.list.All(), x.Repeats); i >= 0 {
+		earlier, again = l.list.All()[i], true
 		was := P(&earlier).times()
 		t.First, t.Count = was.First, was.Count+1
-		l.list = slices.Delete(l.list, i, i+1)
+		l.list.Delete(i)
 	}
-	if l.list = append(l.list, x); len(l.list) > Max {
-		l.dropLoudest()
-	}
+	l.list.Add(x)
 	return earlier, again
-}
-
-// dropLoudest drops the oldest refusal of the host with most of them.
-func (l *List[T, P]) dropLoudest() {
-	count, most := map[string]int{}, 0
-	for _, x := range l.list {
-		count[x.By()]++
-		most = max(most, count[x.By()])
-	}
-	i := slices.IndexFunc(l.list, func(x T) bool { return count[x.By()] == most })
-	l.list = slices.Delete(l.list, i, i+1)
 }
 
 // Forget drops refusals that are none any more.
 func (l *List[T, P]) Forget(which func(T) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = slices.DeleteFunc(l.list, which)
+	if l.list != nil {
+		l.list.DeleteFunc(which)
+	}
 }
 
 // All are the refusals, the one refused last at the end.
 func (l *List[T, P]) All() []T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.list)
+	if l.list == nil {
+		return nil
+	}
+	return slices.Clone(l.list.All())
 }
