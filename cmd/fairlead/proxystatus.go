@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -229,12 +230,8 @@ func writeRefused(w io.Writer, list []server.Refused) error {
 	}
 	_, _ = fmt.Fprintln(w)
 	return table(w, "REFUSED\tOF\tLAST\tTIMES\tREASON", func(w io.Writer) {
-		for _, r := range list {
-			who := r.Host
-			if who == "" {
-				who = "unknown peer " + r.Peer
-			}
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", strings.TrimSpace(who), r.What, ago(r.Last), r.Count, r.Reason)
+		for _, r := range server.RefusedRows(list) {
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", cmp.Or(r.Host, strings.TrimSpace(r.Who())), r.What, ago(r.Last), r.Count, r.Why())
 		}
 	})
 }

@@ -14,7 +14,6 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/proxyconfig"
-	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -122,22 +121,6 @@ type Refused struct {
 	Reason string    `json:"reason"`
 	Last   time.Time `json:"last"`
 	Count  int       `json:"count"`
-}
-
-// who is the peer for people.
-func (r *Refused) who() string {
-	if r.Host != "" {
-		return "host " + r.Host
-	}
-	return "unknown peer " + r.Peer
-}
-
-// forgetName is what `fairlead host forget` calls the peer.
-func (r *Refused) forgetName() string {
-	if r.Host != "" {
-		return r.Host
-	}
-	return peeraddr.Host(r.Peer)
 }
 
 func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, error) {

@@ -221,16 +221,3 @@ func claimConflicts(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
 	}
 	return out
 }
-
-func refusedPeers(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
-	for i := range p.Refused {
-		r := &p.Refused[i]
-		who := r.who()
-		out = append(out, Condition{
-			Subject: who, Host: r.Host,
-			Text:   fmt.Sprintf("%s is refused a %s, %s, last %s ago: %s", who, r.What, times(r.Count), lasting(now, r.Last), r.Reason),
-			Action: "correct what the reason names (docs/troubleshooting.md, \"A host does not join\"); if it was a mistake that is over: `fairlead host forget " + r.forgetName() + "`",
-		})
-	}
-	return out
-}

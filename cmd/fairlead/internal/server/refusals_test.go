@@ -22,8 +22,8 @@ import (
 // refusedAt lists who is refused at a time.
 func (r *running) refusedAt(after time.Duration) string {
 	var out []string
-	for _, x := range r.refused(time.Now().Add(after)) {
-		out = append(out, x.who())
+	for _, x := range RefusedRows(r.refused(time.Now().Add(after))) {
+		out = append(out, x.Who())
 	}
 	return strings.Join(out, ", ")
 }
@@ -334,5 +334,35 @@ func TestAgentThatIsNotGone(t *testing.T) {
 				t.Errorf("rows: %+v, absent: %+v", p.Proxies, p.Absent)
 			}
 		})
+	}
+}
+
+// TestStrangersAreOneRow: many unknown peers are one row and one condition, after those of hosts, and
+// neither they nor a host under invented node names hide another host.
+func TestStrangersAreOneRow(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := &Proxies{}
+	for i := range 200 {
+		p.Refused = append(p.Refused,
+			Refused{Peer: fmt.Sprintf("10.0.%d.%d:4000", i/100, i%100), What: "certificate", Reason: fmt.Sprintf("join token %d is unknown", i), Last: now, Count: 2},
+			Refused{Host: "liar", Node: fmt.Sprint("sidecar~", i), What: "stream", Reason: "no workload fits", Last: now, Count: 1})
+	}
+	p.Refused = append(p.Refused, Refused{Host: "web", What: "stream", Reason: "its certificate has ended", Last: now.Add(-time.Minute), Count: 3})
+	got := Conditions(p, &Sources{}, now)
+	if len(got) != 3 {
+		t.Fatalf("%d conditions, want 3: %+v", len(got), got)
+	}
+	for i, want := range []string{
+		"host liar is refused a stream, 200 times, last less than 1s ago: no workload fits",
+		"host web is refused a stream, 3 times, last 1m0s ago: its certificate has ended",
+		"200 unknown peers are refused a certificate, 400 times, last less than 1s ago from 10.0.0.0, 10.0.0.1, 10.0.0.2 and 197 more: join token 0 is unknown; 199 other reasons in `fairlead proxy-status -o json`",
+	} {
+		if got[i].Text != want {
+			t.Errorf("%q\nwant %q", got[i].Text, want)
+		}
+	}
+	if !strings.Contains(got[2].Action, "`fairlead host forget ADDRESS` or `fairlead host forget --all`") || !strings.Contains(got[1].Action, "`fairlead host forget web`") {
+		t.Errorf("%+v", got)
 	}
 }
