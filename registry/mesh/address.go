@@ -372,23 +372,25 @@ func noteHosts(decided map[Hostname]bool, hosts []Hostname) {
 	}
 }
 
-// noteEndpoints marks the addresses of endpoints in an address or range, because whether
-// they are put on record may depend on it.
-func (w *restricter) noteEndpoints(decided map[Hostname]bool, h Hostname) {
-	if !isAddress(h) {
-		return
+// noteEndpoints marks the addresses of endpoints in the addresses and ranges that are decided
+// again, because whether they are put on record may depend on it. Each object is looked at
+// once: services of one object share all their endpoints.
+func (w *restricter) noteEndpoints(decided map[Hostname]bool) {
+	addresses := map[Hostname]bool{}
+	for h := range w.hosts {
+		if isAddress(h) {
+			addresses[h] = true
+		}
 	}
 	for i, b := range w.owners.bindings {
 		if b == nil {
 			continue
 		}
-		w.owners.claims[i].workloads.find(h, true, func(x *Workload) bool {
+		for x := range overlappingObjects(addresses, &w.owners.claims[i].workloads) {
 			noteHosts(decided, workloadNames(x))
-			return true
-		})
-		w.owners.claims[i].inline.find(h, true, func(svc *Service) bool {
+		}
+		for svc := range overlappingObjects(addresses, &w.owners.claims[i].inline) {
 			noteHosts(decided, inlineNames(svc))
-			return true
-		})
+		}
 	}
 }

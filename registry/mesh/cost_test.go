@@ -53,6 +53,16 @@ func TestCostOfOneTenantIsBounded(t *testing.T) {
 		"hosts below a wildcard": func(f *Fragment, i int) {
 			f.Services = append(f.Services, named("*.evil.test", i), named(fmt.Sprintf("h%05d.evil.test", i), i+many))
 		},
+		"endpoints that twenty hosts share": func(f *Fragment, i int) {
+			if i >= 20 {
+				return
+			}
+			svc := named(fmt.Sprintf("h%05d.evil.test", i), i)
+			for k := range many {
+				svc.Inline = append(svc.Inline, &Workload{Meta: Meta{Key: Key{Kind: KindWorkloadEntry, Namespace: "evil"}}, Address: address(k)})
+			}
+			f.Services = append(f.Services, svc)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

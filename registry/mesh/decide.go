@@ -13,8 +13,8 @@ func (w *restricter) decide() {
 	told = w.decideRoutes(decided) || told
 	for h := range w.hosts {
 		noteHosts(decided, []Hostname{h})
-		w.noteEndpoints(decided, h)
 	}
+	w.noteEndpoints(decided)
 	for port := range w.ports {
 		decided[portName(port)] = true
 	}
