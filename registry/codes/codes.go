@@ -21,6 +21,7 @@ const (
 	Webhook       = "FL0120"
 	NotInForce    = "FL0130"
 	NoEffect      = "FL0131"
+	Expansion     = "FL0140"
 	Blank         = "FL0150"
 	LostSelector  = "FL0190"
 	LostCondition = "FL0191"

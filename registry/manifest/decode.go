@@ -302,6 +302,7 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	}
 	if known {
 		o.annotatedConfig(r)
+		o.limitExpansion(r)
 	}
 	o.Valid = known && !HasErrors(r.faults)
 	if o.Valid {

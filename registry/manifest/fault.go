@@ -59,6 +59,8 @@ const (
 	CodeNotInForce Code = codes.NotInForce
 	// CodeNoEffect: the field is valid and has no effect here, by which nothing is lost.
 	CodeNoEffect Code = codes.NoEffect
+	// CodeExpansion: the object makes more than anyone could mean, such as endpoints.
+	CodeExpansion Code = codes.Expansion
 	// CodeLostSelector: a label or a condition of a match has no value, and selects nothing.
 	CodeLostSelector Code = codes.LostSelector
 	// CodeLostCondition: a condition of a rule that allows requests, the action of a policy or its
