@@ -357,3 +357,29 @@ func TestWithoutMark(t *testing.T) {
 		t.Error("it was accepted without knowing that it is whole")
 	}
 }
+
+// TestDirectoryInPlaceOfAFile: the file is gone, so its objects leave, whether it was seen to go or not.
+func TestDirectoryInPlaceOfAFile(t *testing.T) {
+	t.Parallel()
+	for name, watcher := range map[string]func(string) (watcher, error){"events": nil, "scans": deaf(deafWatcher{full: true})} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
+			cfg := Config{Roots: []Root{{Path: dir}}, ScanInterval: 100 * time.Millisecond}
+			if cfg.newWatcher = watcher; watcher == nil {
+				cfg = onlyEvents(dir)
+			}
+			r := start(t, cfg)
+			r.Await("a=1", "b=1")
+			check(t, os.Remove(filepath.Join(dir, "a.yaml")))
+			check(t, os.Mkdir(filepath.Join(dir, "a.yaml"), 0o700))
+			r.Await("b=1")
+			write(t, filepath.Join(dir, "a.yaml"), map[string]string{"c.yaml": "c 1"})
+			r.Await("b=1", "c=1")
+			check(t, os.RemoveAll(filepath.Join(dir, "a.yaml")))
+			r.Await("b=1")
+			write(t, dir, map[string]string{"a.yaml": "a 2"})
+			r.Await("a=2", "b=1")
+		})
+	}
+}

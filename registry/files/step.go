@@ -153,7 +153,7 @@ func (t *tree) confirm(path string, c *change, now time.Time) bool {
 	}
 	st, err := statFile(path)
 	switch {
-	case c.gone && isAbsent(err):
+	case c.gone && (isAbsent(err) || err == nil && isDir(&st)): // a directory of that name is not the file
 		rootStat, err := statFile(c.root.abs)
 		if d, ok := c.root.seen.dirs[c.root.Path]; err == nil && ok && sigOf(&rootStat).dev == d.id.dev {
 			return true
