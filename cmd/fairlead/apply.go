@@ -53,7 +53,7 @@ object. If all objects of a file in DIR are in files of other names now, that fi
 
 A Gateway that is new gets a creationTimestamp, if there are others and all of them have one, and keeps it:
 it takes nothing from those that serve. The first one gets one only with --other-config-dir. What is written ends with the line "...": a part of it, as a full
-disk leaves it, removes nothing.
+disk leaves it, removes nothing. A file without this line that is the beginning of the stored one is refused: it may be a copy that lost its end.
 
 With --consul-address, and the other flags of the server for Consul, the check includes the catalog of
 Consul.
@@ -110,7 +110,7 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if err := others.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return err
 	}
-	if err := set.dateGateways(cmd.OutOrStdout(), others, f.told(), wallclock.Now()); err != nil {
+	if err := set.complete(cmd.OutOrStdout(), others, f.told(), wallclock.Now()); err != nil {
 		return err
 	}
 	changes, ok, err := checkApply(cmd, f, root, set, others)

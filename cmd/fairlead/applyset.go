@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -193,40 +192,24 @@ func (s *applySet) findRenamed() {
 	}
 }
 
-// dateGateways writes the dates of Gateways, and the line that ends a text, into the new files.
-func (s *applySet) dateGateways(w io.Writer, others *tree, told bool, now time.Time) error {
-	dates := newGatewayDates(s.opts)
-	dates.told = told
-	dates.haveAll(others)
+// complete makes the new files what is to be written.
+func (s *applySet) complete(w io.Writer, others *tree, told bool, now time.Time) error {
+	stored := map[string][]byte{}
 	for _, path := range s.existing {
 		content, err := readManifest(path, false)
-		if err != nil {
-			if _, replaced := s.contents[path]; replaced {
-				continue
-			}
+		if _, replaced := s.contents[path]; err != nil && !replaced {
 			return err
 		}
-		dates.have(content)
+		if err == nil {
+			stored[path] = content
+		}
 	}
 	s.authors = maps.Clone(s.contents)
-	for _, target := range slices.Sorted(maps.Keys(s.contents)) {
-		content := s.contents[target]
-		old, err := os.ReadFile(target)
-		if err == nil && bytes.Equal(manifest.AsStored(s.opts, content, old), old) {
-			s.contents[target] = old
-			continue
-		}
-		s.contents[target] = manifest.WithEnd(s.opts, content)
-		if err != nil {
-			continue // it is new
-		}
-		if err := checkWhole(s.opts, filepath.Base(target), content, s.contents[target], old); err != nil {
-			return err
-		}
-	}
-	dates.write(s.contents, now)
-	dates.report(w)
-	return nil
+	return wholeTexts{
+		opts: s.opts, others: others, told: told, stored: stored, label: filepath.Base,
+		// Nobody knows how the author's last text ended. Its beginning may be a copy of the stored one that lost its end.
+		lostEnd: func(_ string, author, stored []byte) bool { return beginsStored(s.opts, author, stored) },
+	}.complete(w, s.contents, now)
 }
 
 // objectChange is what became of one object.

@@ -302,10 +302,10 @@ func testTwoPeople(p *place) {
 	two.run(0, []string{"pull"}, "a.yaml: created")
 	one.file("a.yaml", serviceEntry("a", "one"))
 	one.run(0, []string{"push"}, "updated")
-	two.file("a.yaml", serviceEntry("a", "two"))
+	two.file("a.yaml", serviceEntry("a", "two")+"...\n") // as it was pulled
 	two.run(1, []string{"push"}, "somebody else has changed it since", "overwrite it with --force")
 	two.run(1, []string{"pull"}, "it was edited here, and in Consul it is another", "1 file could not be made what the keys are")
-	if two.files()["a.yaml"] != serviceEntry("a", "two") {
+	if two.files()["a.yaml"] != serviceEntry("a", "two")+"...\n" {
 		two.t.Error("the pull has overwritten an edit")
 	}
 	two.run(0, []string{"push", "--force"}, "updated")

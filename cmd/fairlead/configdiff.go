@@ -51,12 +51,16 @@ func diff(cmd *cobra.Command, f configFlags, dir string) error {
 	if err != nil {
 		return err
 	}
+	record, err := kv.LoadRecord(dir, t.store.Prefix())
+	if err != nil {
+		return err
+	}
 	differs := false
 	for _, rel := range kv.Rels(local, st.Values) {
 		content, here := local[rel]
 		old, there := st.Values[rel]
 		if here && there {
-			if content = manifest.AsStored(t.opts, content, old.Content); bytes.Equal(content, old.Content) {
+			if content = record.Own(t.opts, rel, content, old.Content).Into(t.opts, content); bytes.Equal(content, old.Content) {
 				continue
 			}
 		}

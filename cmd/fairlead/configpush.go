@@ -51,7 +51,8 @@ A Gateway that is new gets a creationTimestamp in its key, if there are others a
 and keeps it. The first one gets one only with --config-dir. What is written ends with the line "...": a part of it removes nothing.
 
 A key without a file in DIR stays, unless --prune is set. If DIR was pulled before, a key that
-somebody else has changed since then is not overwritten, unless --force is set.
+somebody else has changed since then is not overwritten, unless --force is set; and a file that ended
+with the line "...", and does not now, is refused: it may have lost its end.
 
 If a server on this machine reads these keys (--run-dir), the command waits for the result: how many
 proxies have applied the change, and what a proxy rejects, in Envoy's words.
@@ -108,25 +109,25 @@ func push(cmd *cobra.Command, f *pushFlags, dir string) error {
 		return refuse(cmd, "%q has no *.yaml or *.yml in it, and --prune would delete all that there is, %s: if that is meant, add --allow-empty",
 			dir, count(len(st.Values), "key"))
 	}
-	authors := maps.Clone(local)
-	if err := dateLocal(cmd, t, f, local, st); err != nil {
+	p := pushed{dir: dir, local: local, authors: maps.Clone(local), st: st, record: record}
+	if err := completeLocal(cmd, t, f, p); err != nil {
 		return err
 	}
-	ok, err := checkPush(cmd, t, f, pushed{dir: dir, local: local, authors: authors, st: st})
+	ok, err := checkPush(cmd, t, f, p)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return refuse(cmd, "refused: nothing was written")
 	}
-	plan := t.store.Plan(st, kv.Goal{Values: local, Prune: f.prune, Rank: rank(t.opts)})
-	if lost := plan.Overwritten(record); len(lost) > 0 && !f.force {
+	p.plan = t.store.Plan(st, kv.Goal{Values: local, Prune: f.prune, Rank: rank(t.opts)})
+	if lost := p.plan.Overwritten(record); len(lost) > 0 && !f.force {
 		for _, c := range lost {
 			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: somebody else has changed it since %q was pulled\n", t.path(c.Rel), dir)
 		}
 		return refuse(cmd, "refused: nothing was written. See `fairlead config diff`; pull what is there, or overwrite it with --force")
 	}
-	return writePlan(cmd, t, f, pushed{dir: dir, local: local, authors: authors, st: st, plan: plan, record: record})
+	return writePlan(cmd, t, f, p)
 }
 
 // refuse prints why nothing was done, and returns the error for that exit code.
@@ -205,36 +206,20 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	})
 }
 
-// dateLocal writes the dates of Gateways, and the line that ends a text, into what is to be pushed.
-func dateLocal(cmd *cobra.Command, t *target, f *pushFlags, local map[string][]byte, st *kv.State) error {
-	dates := newGatewayDates(t.opts)
+// completeLocal makes the files what is to be in the keys.
+func completeLocal(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	others, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
 	if err != nil {
 		return fmt.Errorf("--config-dir: %w", err)
 	}
-	dates.told = len(f.configDirs) > 0
-	dates.haveAll(others)
-	for _, v := range st.Values {
-		dates.have(v.Content)
+	stored := map[string][]byte{}
+	for rel, v := range p.st.Values {
+		stored[rel] = v.Content
 	}
-	for _, rel := range slices.Sorted(maps.Keys(local)) {
-		content := local[rel]
-		old, there := st.Values[rel]
-		if there && bytes.Equal(manifest.AsStored(t.opts, content, old.Content), old.Content) {
-			local[rel] = old.Content // as config diff says
-			continue
-		}
-		local[rel] = manifest.WithEnd(t.opts, content)
-		if !there {
-			continue
-		}
-		if err := checkWhole(t.opts, rel, content, local[rel], old.Content); err != nil {
-			return err
-		}
-	}
-	dates.write(local, wallclock.Now())
-	dates.report(cmd.OutOrStdout())
-	return nil
+	return wholeTexts{
+		opts: t.opts, others: others, told: len(f.configDirs) > 0, stored: stored, label: func(rel string) string { return rel },
+		lostEnd: p.record.LostEnd,
+	}.complete(cmd.OutOrStdout(), p.local, wallclock.Now())
 }
 
 // keyOptions are the options for the text of a key, with its age. A key that is not there yet is younger than all
@@ -269,9 +254,14 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	w := cmd.OutOrStdout()
 	all := p.plan.Transactions()
 	defer printLeft(w, t, p)
+	for _, rel := range slices.Sorted(maps.Keys(p.local)) {
+		if p.differs(t, rel) {
+			_, _ = fmt.Fprintf(w, "%s stays as it is: it has a creationTimestamp that somebody else has written since %q was pulled, or a line \"...\" that the file has lost; see `fairlead config diff`\n", t.path(rel), p.dir)
+		}
+	}
 	if len(all) == 0 {
 		if p.record != nil && !f.dryRun {
-			noteAll(p)
+			noteAll(t, p)
 			if err := p.record.Save(p.dir); err != nil {
 				return err
 			}
@@ -299,10 +289,10 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 			return map[kv.Op]string{kv.Create: "created", kv.Update: "updated", kv.Delete: "deleted"}[op]
 		})
 		for _, c := range changes {
-			note(p, c.Rel, c.New)
+			note(t, p, c.Rel, c.New)
 		}
 	}
-	noteAll(p)
+	noteAll(t, p)
 	printObjectChanges(w, pushedObjects(t, p))
 	if err := saveRecord(p); err != nil {
 		return err
@@ -408,18 +398,26 @@ func printLeft(w io.Writer, t *target, p pushed) {
 }
 
 // note records a value that is equal now, and the file that it was made of.
-func note(p pushed, rel string, content []byte) {
+func note(t *target, p pushed, rel string, content []byte) {
 	if p.record != nil {
-		p.record.Note(rel, content)
-		p.record.NoteFile(rel, p.authors[rel])
+		p.record.Note(t.opts, rel, content, p.authors[rel])
 	}
 }
 
-// noteAll records all values that are equal now.
-func noteAll(p pushed) {
+// noteAll records all values that are equal now, but not those of [pushed.differs].
+func noteAll(t *target, p pushed) {
 	for rel, content := range p.local {
-		note(p, rel, content)
+		if !p.differs(t, rel) {
+			note(t, p, rel, content)
+		}
 	}
+}
+
+// differs reports whether a key stays as it is although its file does not have all of it: a date that somebody else
+// wrote, or the line that ends the file.
+func (p pushed) differs(t *target, rel string) bool {
+	stored, author := p.st.Values[rel].Content, p.authors[rel]
+	return bytes.Equal(p.local[rel], stored) && !bytes.Equal(p.record.Own(t.opts, rel, author, stored).Into(t.opts, author), stored)
 }
 
 func saveRecord(p pushed) error {

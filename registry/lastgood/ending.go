@@ -43,18 +43,25 @@ func cutOf(whole, now []byte) cut {
 		return cutLine
 	case was.mark:
 		// A part of it that ends with a mark is no sign that the rest was removed on purpose.
-		rest, begins := bytes.CutPrefix(whole, bytes.TrimRight(now, " \t\r\n"))
-		if begins && !onlyComments(rest) {
+		if Begins(whole, now) {
 			return cutInside
 		}
 	}
 	return notCut
 }
 
+// Begins reports whether a text is the beginning of another one, and lacks more than comments at its end.
+func Begins(whole, part []byte) bool {
+	rest, begins := bytes.CutPrefix(whole, bytes.TrimRight(part, " \t\r\n"))
+	return begins && !onlyComments(rest)
+}
+
 // onlyComments reports whether the rest of a text, which begins in the middle of a line, has no document.
 func onlyComments(rest []byte) bool {
 	for line := range bytes.Lines(rest) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && string(line) != manifest.EndMark {
+		switch line = bytes.TrimSpace(line); {
+		case len(line) == 0, line[0] == '#', string(line) == manifest.EndMark, string(line) == "---":
+		default:
 			return false
 		}
 	}

@@ -19,11 +19,33 @@ import (
 // write into texts of others has to be kept here, so that it is no difference for `config diff`, `config pull` and
 // the next `apply`.
 func AsStored(opts Options, author, stored []byte) []byte {
-	if bytes.Equal(author, stored) {
+	return WrittenIn(opts, stored).Into(opts, author)
+}
+
+// Written is what `apply` and `config push` may have written into a stored text besides what its author wrote.
+type Written struct {
+	stored []byte
+	// Dates are those of its Gateways. A Gateway without one has a zero date.
+	Dates map[mesh.Key]time.Time
+	// End says that the text has an end, as [WithEnd] writes it.
+	End bool
+}
+
+// WrittenIn is all that may have been written into a stored text.
+func WrittenIn(opts Options, stored []byte) Written {
+	return Written{
+		stored: stored, Dates: GatewayDates(opts, stored),
+		End: Ended(stored) || json.Valid(stored) && bytes.HasSuffix(stored, []byte("\n")),
+	}
+}
+
+// Into is the text of an author with it.
+func (w Written) Into(opts Options, author []byte) []byte {
+	if bytes.Equal(author, w.stored) {
 		return author
 	}
-	out := WithGatewayDates(opts, author, GatewayDates(opts, stored))
-	if Ended(stored) || json.Valid(stored) && bytes.HasSuffix(stored, []byte("\n")) {
+	out := WithGatewayDates(opts, author, w.Dates)
+	if w.End {
 		out = WithEnd(opts, out)
 	}
 	return out

@@ -69,8 +69,7 @@ func (p Pull) Run(s *Store, st *State) (list []Pulled, same int, err error) {
 	for _, rel := range slices.Sorted(maps.Keys(st.Values)) {
 		op, local, err := p.pull(root, record, rel, st.Values[rel].Content)
 		if err == nil {
-			record.Note(rel, nonNil(st.Values[rel].Content))
-			record.NoteFile(rel, local)
+			record.Note(p.Options, rel, nonNil(st.Values[rel].Content), local)
 		}
 		if op == "" && err == nil {
 			same++
@@ -112,7 +111,7 @@ func (p Pull) pull(root *os.Root, record *Record, rel string, content []byte) (o
 		op = Create
 	case err != nil:
 		return Update, nil, err
-	case bytes.Equal(manifest.AsStored(p.Options, local, content), content):
+	case bytes.Equal(record.Own(p.Options, rel, local, content).Into(p.Options, local), content):
 		return "", local, nil
 	default:
 		op = Update
@@ -136,13 +135,13 @@ func (p Pull) pull(root *os.Root, record *Record, rel string, content []byte) (o
 func (p Pull) gone(root *os.Root, record *Record, rel string) (x Pulled, reported bool) {
 	x = Pulled{Op: Delete, Rel: rel}
 	if CheckRel(rel) != nil { // somebody wrote that into the record
-		record.Note(rel, nil)
+		record.Note(p.Options, rel, nil, nil)
 		return x, false
 	}
 	local, err := readFile(root, rel)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		record.Note(rel, nil)
+		record.Note(p.Options, rel, nil, nil)
 		return x, false
 	case err != nil:
 		x.Err = err
@@ -153,7 +152,7 @@ func (p Pull) gone(root *os.Root, record *Record, rel string) (x Pulled, reporte
 	case p.DryRun:
 	default:
 		if x.Err = root.Remove(rel); x.Err == nil {
-			record.Note(rel, nil)
+			record.Note(p.Options, rel, nil, nil)
 		}
 	}
 	return x, true

@@ -7,7 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // recordName is a file beside the manifests; no source of directories reads it.
@@ -24,6 +29,11 @@ type Record struct {
 	// Files are the SHA-256 of files that differ from their key in what push writes besides what their
 	// author wrote; see [manifest.AsStored].
 	Files map[string]string `json:"files_sha256,omitempty"`
+	// Ended are the files that ended with [manifest.EndMark], whether their author wrote it or a pull did.
+	Ended map[string]bool `json:"ended,omitempty"`
+	// Dates are the creationTimestamps of the Gateways in the values, by their names as people read them;
+	// empty for a Gateway without one.
+	Dates map[string]map[string]string `json:"dates,omitempty"`
 }
 
 func hashOf(content []byte) string {
@@ -76,25 +86,77 @@ func (r *Record) HasFile(rel string, content []byte) bool {
 	return r.Has(rel, content) || r != nil && content != nil && r.Files[rel] == hashOf(content)
 }
 
-// NoteFile remembers the file that was pushed, after Note of what was written into its key.
-func (r *Record) NoteFile(rel string, content []byte) {
-	if content == nil || r.Has(rel, content) {
-		return
-	}
-	if r.Files == nil {
-		r.Files = map[string]string{}
-	}
-	r.Files[rel] = hashOf(content)
+// hadEnd reports whether a file ended with the mark when the directory and Consul last agreed. Earlier releases did
+// not note it: then it did if it was the value.
+func (r *Record) hadEnd(rel string, stored []byte) bool {
+	return r != nil && (r.Ended[rel] || r.Files[rel] == "" && r.Has(rel, stored) && manifest.Ended(stored))
 }
 
-// Note remembers that they agree on a content; nil means that neither has the key.
-func (r *Record) Note(rel string, content []byte) {
+// LostEnd reports whether a file ended with [manifest.EndMark] when the directory and Consul last agreed, and does
+// not now: it may be cut off.
+func (r *Record) LostEnd(rel string, file, stored []byte) bool {
+	return r.hadEnd(rel, stored) && !manifest.Ended(file)
+}
+
+// Own is what was written into a value besides what the author of its file wrote: not a date that somebody else has
+// written since the directory and Consul last agreed, and no end that the file has lost.
+func (r *Record) Own(opts manifest.Options, rel string, file, stored []byte) manifest.Written {
+	w := manifest.WrittenIn(opts, stored)
+	w.End = w.End && !r.LostEnd(rel, file, stored)
+	if r == nil || r.Dates[rel] == nil {
+		return w
+	}
+	w.Dates = maps.Clone(w.Dates)
+	maps.DeleteFunc(w.Dates, func(key mesh.Key, at time.Time) bool {
+		was, known := r.Dates[rel][key.String()]
+		return known && was != dateText(at)
+	})
+	return w
+}
+
+func dateText(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format(time.RFC3339Nano)
+}
+
+// Note remembers that they agree on a value, and the file that it was made of, nil if that is equal. A value that
+// is nil means that neither has the key.
+func (r *Record) Note(opts manifest.Options, rel string, value, file []byte) {
 	delete(r.Files, rel)
-	if content == nil {
+	delete(r.Ended, rel)
+	delete(r.Dates, rel)
+	if value == nil {
 		delete(r.Hashes, rel)
 		return
 	}
-	r.Hashes[rel] = hashOf(content)
+	r.Hashes[rel] = hashOf(value)
+	if file == nil {
+		file = value
+	}
+	if hash := hashOf(file); hash != r.Hashes[rel] {
+		r.Files = noted(r.Files, rel, hash)
+	}
+	if manifest.Ended(file) {
+		r.Ended = noted(r.Ended, rel, true)
+	}
+	dates := map[string]string{}
+	for key, at := range manifest.GatewayDates(opts, value) {
+		dates[key.String()] = dateText(at)
+	}
+	if len(dates) > 0 {
+		r.Dates = noted(r.Dates, rel, dates)
+	}
+}
+
+// noted is a map, or a new one, with a value.
+func noted[V any](m map[string]V, rel string, v V) map[string]V {
+	if m == nil {
+		m = map[string]V{}
+	}
+	m[rel] = v
+	return m
 }
 
 // Save writes the record.
