@@ -144,6 +144,7 @@ func (r *reader) workload(n *yaml.Node) Workload {
 		"ports":         func(n *yaml.Node) { w.Ports = each(r, n, (*reader).port) },
 		"outbound-port": func(n *yaml.Node) { w.OutboundPort = r.port(n) },
 		"inbound-port":  func(n *yaml.Node) { w.InboundPort = r.port(n) },
+		"proxy-user":    func(n *yaml.Node) { u := r.uid(n); w.ProxyUser = &u },
 		"dns-port":      func(n *yaml.Node) { w.DNSPort = r.port(n) },
 	})
 	return w

@@ -239,6 +239,7 @@ func TestWrongSettings(t *testing.T) {
 		"port":             {"proxy-users: [1]\nworkloads: [{name: web, ports: [70000]}]\n", `c.yaml:2:33: "70000" is not a port`},
 		"inject_port":      {"proxy-users: [1]\nworkloads: [{name: web, ports: [\"80 } accept\"]}]\n", "is not a port"},
 		"port_zero":        {"proxy-users: [1]\nworkloads: [{name: web, ports: [0]}]\n", `"0" is not a port`},
+		"proxy-user":       {"proxy-users: [7]\nworkloads: [{name: web, ports: [80], proxy-user: 8}]\n", "proxy-user 8 is none of proxy-users: add it there"},
 		"user":             {"proxy-users: [nobody-here]\nworkloads: [{name: web, ports: [80]}]\n", `c.yaml:1:15: user "nobody-here": unknown user nobody-here: create it first`},
 		"no_workloads":     {"proxy-users: [1]\n", "write from 1 to 64 workloads"},
 		"no_proxy":         {"workloads: [{name: web, ports: [80]}]\n", "proxy-users: write the user"},

@@ -73,6 +73,9 @@ type Workload struct {
 	// OutboundPort and InboundPort are those of its Envoy: 15001 and 15006 for the first.
 	OutboundPort uint16 `json:"outbound_port"`
 	InboundPort  uint16 `json:"inbound_port"`
+	// ProxyUser is the one of Proxies that its Envoy and agent run as, who alone may report for it; nil
+	// means the one who listens at its ports.
+	ProxyUser *uint32 `json:"proxy_user,omitempty"`
 	// DNSPort is where its agent answers DNS queries, at 127.0.0.1 and ::1: those of Users go there,
 	// whatever nameserver they are for. 0 means that they are not captured.
 	DNSPort uint16 `json:"dns_port,omitempty"`
@@ -285,6 +288,9 @@ func (s *Settings) checkUsers(w *Workload, users owners[uint32]) error {
 		add("workload %q: outbound: all captures every user: remove users, or write outbound: uid", w.Name)
 	case len(w.Users) == 0 && len(w.Ports) == 0 && s.Outbound != OutboundAll && s.Inbound != InboundAll:
 		add("workload %q: nothing of it is captured: write users for its outbound connections, or ports for its inbound ones", w.Name)
+	}
+	if w.ProxyUser != nil && !slices.Contains(s.Proxies, *w.ProxyUser) {
+		add("workload %q: proxy-user %d is none of proxy-users: add it there", w.Name, *w.ProxyUser)
 	}
 	for _, u := range w.Users {
 		switch other, taken := users.take(u, w.Name); {

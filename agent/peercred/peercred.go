@@ -95,6 +95,15 @@ func Process(conn net.Conn) (pid int, err error) {
 	return int(cred.Pid), nil
 }
 
+// User is the user whose process opened a connection to a unix socket.
+func User(conn net.Conn) (uid uint32, err error) {
+	cred, err := caller(conn)
+	if err != nil {
+		return 0, fmt.Errorf("reading the peer's credentials: %w", err)
+	}
+	return cred.Uid, nil
+}
+
 func caller(conn net.Conn) (*unix.Ucred, error) {
 	u, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type served struct {
 	path   string
 	port   atomic.Uint32 // reported last
+	uid    atomic.Uint32 // by whom
 	count  atomic.Int64  // reports
 	log    *envoytest.Log
 	server *Server
@@ -38,7 +39,7 @@ func newServed(t *testing.T, allowed func(uint32) bool) *served {
 	s := &served{path: filepath.Join(envoytest.ShortDir(t), "s"), log: &envoytest.Log{}}
 	s.server = &Server{
 		Logger: slog.New(slog.NewTextHandler(s.log, nil)), Path: s.path, Allowed: allowed,
-		Alive:  func(port uint16) { s.port.Store(uint32(port)); s.count.Add(1) },
+		Alive:  func(uid uint32, port uint16) { s.port.Store(uint32(port)); s.uid.Store(uid); s.count.Add(1) },
 		Status: func() any { return map[string]int{"answer": 42} },
 	}
 	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -111,6 +112,81 @@ func TestStatusIsAnswered(t *testing.T) {
 	}
 }
 
+// asUser runs a function as another user.
+func asUser(uid int, do func() error) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		id := uintptr(uid)
+		for _, call := range [][4]uintptr{{unix.SYS_SETGROUPS}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id}} {
+			if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 { // of this thread only
+				err = errno
+				return
+			}
+		}
+		err = do()
+	}()
+	<-done
+	return err
+}
+
+// reachable lets all users come to the socket.
+func (s *served) reachable(t *testing.T) {
+	t.Helper()
+	for dir := filepath.Dir(s.path); dir != "/" && dir != "/tmp"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOneUserDoesNotTakeAll: a user that holds as many connections as it gets, or several such users,
+// keep neither root nor another user from the socket. Who reports is the kernel's word.
+func TestOneUserDoesNotTakeAll(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		envoytest.Missing(t, "other users need root")
+	}
+	s := newServed(t, anyone)
+	s.reachable(t)
+	if err := os.Chmod(s.path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	dial := func(uid int) (conn net.Conn) {
+		t.Helper()
+		if err := asUser(uid, func() (err error) {
+			conn, err = (&net.Dialer{}).DialContext(context.WithoutCancel(t.Context()), "unix", s.path)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	var got map[string]int
+	const first, users = 23001, most/each + 1 // more than there are places
+	for uid := first; uid < first+users; uid++ {
+		for range each + 10 {
+			dial(uid)
+		}
+		for _, uid := range []int{0, first + users} {
+			if err := asUser(uid, func() error { return Ask(context.WithoutCancel(t.Context()), s.path, &got) }); err != nil {
+				t.Fatalf("user %d: %v", uid, err)
+			}
+		}
+	}
+	if _, err := io.WriteString(dial(first+users), "alive 15011\n"); err != nil {
+		t.Fatal(err)
+	}
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		if s.uid.Load() != first+users || s.port.Load() != 15011 {
+			return fmt.Errorf("user %d, port %d", s.uid.Load(), s.port.Load())
+		}
+		return nil
+	})
+}
+
 // TestOthersAreRefused: by the mode of the file, and by the kernel's word for who connects.
 func TestOthersAreRefused(t *testing.T) {
 	t.Parallel()
@@ -119,32 +195,14 @@ func TestOthersAreRefused(t *testing.T) {
 	}
 	const other = 23001
 	s := newServed(t, func(uid uint32) bool { return uid == 0 })
-	as := func(uid int) (err error) {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-			id := uintptr(uid)
-			for _, call := range [][4]uintptr{{unix.SYS_SETGROUPS}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id}} {
-				if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 { // of this thread only
-					err = errno
-					return
-				}
-			}
-			var got map[string]int
-			err = Ask(context.WithoutCancel(t.Context()), s.path, &got)
-		}()
-		<-done
-		return err
+	as := func(uid int) error {
+		var got map[string]int
+		return asUser(uid, func() error { return Ask(context.WithoutCancel(t.Context()), s.path, &got) })
 	}
 	if info, err := os.Stat(s.path); err != nil || info.Mode().Perm() != 0o660 {
 		t.Error(info.Mode(), err)
 	}
-	for dir := filepath.Dir(s.path); dir != "/" && dir != "/tmp"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.reachable(t)
 	if err := as(other); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("by the mode: %v", err)
 	}
@@ -183,7 +241,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		t.Errorf("%d reports", n)
 	}
 	var held []net.Conn
-	for range most + 10 {
+	for range each + 10 {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", s.path)
 		if err != nil {
 			t.Fatal(err)

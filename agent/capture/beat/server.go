@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,10 +24,13 @@ const (
 	statusWord = "status" // asks for the status, as JSON
 )
 
-// Bounds of connections. A connection beyond the most is closed at once.
+// Bounds of connections. A connection beyond those of a user is closed at once. Beyond the most of
+// all, the user with the most loses its oldest: the agent opens another one for its next report.
+// Root's do not count, so that people always get in.
 const (
 	longest = 64 // bytes of a message
-	most    = 128
+	each    = 128
+	most    = 512
 	// idle is how long a connection may be silent; agents report more often.
 	idle = 30 * time.Second
 	// between is the least time between two messages of a connection that are read.
@@ -41,9 +45,9 @@ type Server struct {
 	Path string
 	// Allowed reports whether processes of a user may speak; must be non-nil.
 	Allowed func(uid uint32) bool
-	// Alive takes a report that what is at this port is alive; must be non-nil. It may
+	// Alive takes a report of a user that what is at this port is alive; must be non-nil. It may
 	// be called from several goroutines.
-	Alive func(port uint16)
+	Alive func(uid uint32, port uint16)
 	// Status returns what people get as JSON; must be non-nil.
 	Status func() any
 }
@@ -59,7 +63,7 @@ func (s *Server) Run(ctx context.Context) error {
 	lines := loglimit.Limiter{Burst: 1, Every: time.Minute}
 	var group sync.WaitGroup
 	defer group.Wait()
-	free := make(chan struct{}, most)
+	open := openConns{of: map[uint32][]net.Conn{}}
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -73,27 +77,74 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		select {
-		case free <- struct{}{}:
-		default:
+		uid, err := peercred.User(conn)
+		drop, of := conn, uid
+		if err == nil {
+			drop, of = open.add(uid, conn)
+		}
+		if drop != nil {
 			if omitted, ok := lines.Allow(time.Now()); ok {
-				s.Logger.WarnContext(ctx, "connection closed: too many of them", "path", s.Path, "left_out", omitted)
+				s.Logger.WarnContext(ctx, "connection closed: its user has too many of them", "path", s.Path, "uid", of, "err", err, "left_out", omitted)
 			}
-			_ = conn.Close()
+			_ = drop.Close()
+		}
+		if drop == conn {
 			continue
 		}
 		group.Go(func() {
-			defer func() { <-free }()
+			defer open.remove(uid, conn)
 			end := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer end()
 			defer func() { _ = conn.Close() }()
-			s.serve(ctx, conn)
+			s.serve(ctx, uid, conn)
 		})
 	}
 }
 
+// openConns are the open connections by user, the oldest first.
+type openConns struct {
+	mu sync.Mutex // guards of
+	of map[uint32][]net.Conn
+}
+
+// add adds a connection, and returns the one to close for it, with its user: itself, if its user has
+// all that it may have, or nil.
+func (o *openConns) add(uid uint32, conn net.Conn) (drop net.Conn, of uint32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.of[uid]) >= each {
+		return conn, uid
+	}
+	all, largest := 0, uid
+	for id, list := range o.of {
+		if id == 0 {
+			continue
+		}
+		all += len(list)
+		if n, m := len(list), len(o.of[largest]); n > m || n == m && id < largest {
+			largest = id
+		}
+	}
+	if uid != 0 && all >= most {
+		drop = o.of[largest][0]
+		o.of[largest] = slices.Delete(o.of[largest], 0, 1)
+	}
+	o.of[uid] = append(o.of[uid], conn)
+	return drop, largest
+}
+
+// remove forgets a connection that has ended.
+func (o *openConns) remove(uid uint32, conn net.Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.of[uid] = slices.DeleteFunc(o.of[uid], func(c net.Conn) bool { return c == conn })
+	if len(o.of[uid]) == 0 {
+		delete(o.of, uid)
+	}
+}
+
 // serve reads messages until one is wrong, or none comes.
-func (s *Server) serve(ctx context.Context, conn net.Conn) {
+func (s *Server) serve(ctx context.Context, uid uint32, conn net.Conn) {
 	in := bufio.NewReaderSize(conn, longest)
 	for {
 		if err := conn.SetDeadline(time.Now().Add(idle)); err != nil {
@@ -112,7 +163,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 		if err != nil || !strings.HasPrefix(text, aliveWord) || port == 0 {
 			return
 		}
-		s.Alive(uint16(port))
+		s.Alive(uid, uint16(port))
 		if err := sleep(ctx, between); err != nil {
 			return
 		}

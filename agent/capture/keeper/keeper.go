@@ -55,9 +55,11 @@ type Keeper struct {
 	c     Config
 	log   *slog.Logger
 	lines loglimit.Limiter // of mends and of failures
-	hint  chan struct{}    // that something may have changed; capacity 1
-	looks atomic.Int64     // how often the table was looked at
-	beats chan struct{}    // that an Envoy was reported as alive; capacity 1
+	// foreign limits the lines about reports of others.
+	foreign loglimit.Limiter
+	hint    chan struct{} // that something may have changed; capacity 1
+	looks   atomic.Int64  // how often the table was looked at
+	beats   chan struct{} // that an Envoy was reported as alive; capacity 1
 
 	// Owned by the goroutine of Run.
 	loaded        *loaded // or nil: nothing is confirmed
@@ -114,7 +116,7 @@ func New(c Config) (*Keeper, error) {
 		return nil, errors.New("configuring the capture service: Logger and Dir are needed")
 	}
 	return &Keeper{
-		c: c, log: c.Logger.With("component", "capture"), lines: loglimit.Limiter{Burst: 5, Every: time.Minute},
+		c: c, log: c.Logger.With("component", "capture"), lines: loglimit.Limiter{Burst: 5, Every: time.Minute}, foreign: loglimit.Limiter{Burst: 5, Every: time.Minute},
 		hint: make(chan struct{}, 1), beats: make(chan struct{}, 1),
 	}, nil
 }

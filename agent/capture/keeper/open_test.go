@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -111,7 +114,7 @@ func TestReportsWidenNothing(t *testing.T) {
 	k := r.keepAt(socket)
 	report := func() {
 		for _, port := range []uint16{1, 22, 8080, 15001, 15006, 15011, 65535} {
-			k.alive(port)
+			k.alive(0, port)
 		}
 	}
 	reports := func() int {
@@ -126,7 +129,7 @@ func TestReportsWidenNothing(t *testing.T) {
 	k.await("kept", func(st Status) bool { return st.Kept })
 	before := r.ruleset()
 	for _, port := range []uint16{1, 22, 8080, 15006, 15011, 65535} {
-		k.alive(port)
+		k.alive(0, port)
 	}
 	if got := reports(); got != 0 {
 		t.Errorf("%d reports of what is not there", got)
@@ -137,7 +140,7 @@ func TestReportsWidenNothing(t *testing.T) {
 	if !k.allowed(0) || !k.allowed(proxyUser) || k.allowed(appUser) || k.allowed(otherUser) {
 		t.Error("others than root and the proxies may speak")
 	}
-	k.alive(15001)
+	k.alive(0, 15001)
 	r.eventually(r.at(2, 80), "out "+r.at(2, 80))
 	r.confirm(settings(nil))
 	k.changed(capture.Tables, "")
@@ -145,5 +148,64 @@ func TestReportsWidenNothing(t *testing.T) {
 	report()
 	if got := reports(); got != 0 {
 		t.Errorf("%d reports in closed mode", got)
+	}
+}
+
+// TestUsersSpeakForTheirOwnPorts: with several proxy-users, a report counts from root, from the
+// workload's proxy-user and, without one, from who listens at the port; from nobody else. Where one
+// user is all of proxy-users, it speaks for all, as agents of earlier versions do.
+func TestUsersSpeakForTheirOwnPorts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const web, db, third = proxyUser, proxyUser + 1, proxyUser + 2
+	listen := func(uid int, at string) {
+		r.As(uid, func() {
+			var lc net.ListenConfig
+			l, err := lc.Listen(t.Context(), "tcp", at)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { _ = l.Close() })
+		})
+	}
+	listen(web, ":15001")
+	listen(web, "127.0.0.1:15053")
+	listen(db, ":15011")
+	declared := uint32(third)
+	several := func(s *capture.Settings) {
+		openMode(s)
+		s.Proxies = []uint32{web, db, third}
+		s.Workloads[0].DNSPort = 15053
+		s.Workloads = append(s.Workloads,
+			capture.Workload{Name: "dead", Users: []uint32{otherUser + 1}, OutboundPort: 15021 + 10, InboundPort: 15036},
+			capture.Workload{Name: "declared", Users: []uint32{otherUser + 2}, OutboundPort: 15041, InboundPort: 15046, DNSPort: 15054, ProxyUser: &declared})
+	}
+	r.confirm(settings(several))
+	k := r.keep()
+	reported := func(uid uint32, port uint16) bool {
+		k.mu.Lock()
+		delete(k.reports, port)
+		k.mu.Unlock()
+		k.alive(uid, port)
+		return k.reported(port) > 0
+	}
+	for port, who := range map[uint16][]uint32{15001: {0, web}, 15053: {0, web}, 15011: {0, db}, 15031: {0}, 15041: {0, third}, 15054: {0, third}} {
+		for _, uid := range []uint32{0, web, db, third, appUser} {
+			if got := reported(uid, port); got != slices.Contains(who, uid) {
+				t.Errorf("user %d reports for port %d: %v", uid, port, got)
+			}
+		}
+	}
+	if log := r.log.String(); !strings.Contains(log, "report that a workload is alive rejected") || !strings.Contains(log, "listens at the port") {
+		t.Error(log)
+	}
+	r.confirm(settings(openMode))
+	k.changed(capture.Tables, "")
+	k.await("two workloads", func(st Status) bool { return st.Kept && len(st.Envoys) == 2 })
+	for _, port := range []uint16{15001, 15011} {
+		if !reported(web, port) {
+			t.Errorf("the only one of proxy-users does not report for port %d", port)
+		}
 	}
 }

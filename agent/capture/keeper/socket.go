@@ -63,8 +63,20 @@ func switched(s *capture.Settings, port uint16) bool {
 }
 
 // alive takes a report of an Envoy, or of an agent's DNS. One that nothing depends on is nothing: no
-// report widens what is captured.
-func (k *Keeper) alive(port uint16) {
+// report widens what is captured. A user speaks for its own ports alone.
+func (k *Keeper) alive(uid uint32, port uint16) {
+	k.mu.Lock()
+	s := k.inForce
+	k.mu.Unlock()
+	if !switched(s, port) {
+		return
+	}
+	if err := k.speaksFor(s, uid, port); err != nil {
+		if omitted, ok := k.foreign.Allow(time.Now()); ok {
+			k.log.Warn("report that a workload is alive rejected", "uid", uid, "port", port, "err", err, "left_out", omitted)
+		}
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !switched(k.inForce, port) {
@@ -78,6 +90,45 @@ func (k *Keeper) alive(port uint16) {
 	case k.beats <- struct{}{}:
 	default:
 	}
+}
+
+// speaksFor returns why a user may not report for a port, or nil. The workload's proxy-user may;
+// without one, the only one of proxy-users, or the one of whom the kernel says that it listens there.
+func (k *Keeper) speaksFor(s *capture.Settings, uid uint32, port uint16) error {
+	if uid == 0 {
+		return nil
+	}
+	if !slices.Contains(s.Proxies, uid) {
+		return errors.New("the user is none of proxy-users any more")
+	}
+	for i := range s.Workloads {
+		w := &s.Workloads[i]
+		if w.ProxyUser == nil || w.OutboundPort != port && w.DNSPort != port {
+			continue
+		}
+		if *w.ProxyUser != uid {
+			return fmt.Errorf("the port is of workload %s, whose proxy-user is %d", w.Name, *w.ProxyUser)
+		}
+		return nil
+	}
+	if len(s.Proxies) == 1 {
+		return nil
+	}
+	of, ok, err := k.c.Kernel.Listener(port)
+	switch {
+	case errors.Is(err, capture.ErrNoDiagnosis):
+		if omitted, ok := k.foreign.Allow(time.Now()); ok {
+			k.log.Warn("any of proxy-users can report for any workload: write proxy-user for each workload", "err", err, "left_out", omitted)
+		}
+		return nil
+	case err != nil:
+		return err
+	case !ok:
+		return errors.New("nobody listens at the port")
+	case of != uid:
+		return fmt.Errorf("user %d listens at the port", of)
+	}
+	return nil
 }
 
 // reported is for how long the connections of a workload are captured by its last report.
