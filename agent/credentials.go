@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/agent/credential"
@@ -12,9 +11,13 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-// credentialPeriod is how often it is checked whether credentials stand as reported. Their states
-// depend on the time, too.
-const credentialPeriod = 2 * time.Second
+const (
+	// credentialPeriod is how often it is checked whether credentials stand as reported. Their states
+	// depend on the time, too.
+	credentialPeriod = 2 * time.Second
+	// problemPeriod is how often Envoy is asked how it is. Problems are reported after half a minute.
+	problemPeriod = 5 * time.Second
+)
 
 // reportHost reports to the control plane how the host's credentials stand, and what is wrong with the
 // host, until ctx ends.
@@ -23,6 +26,8 @@ func (a *Agent) reportHost(ctx context.Context, credentials func() []workload.Cr
 	defer ticker.Stop()
 	var last bootstrap.Credentials
 	var problems lasting
+	var texts []string
+	var asked time.Time
 	for {
 		select {
 		case <-ticker.C:
@@ -38,7 +43,10 @@ func (a *Agent) reportHost(ctx context.Context, credentials func() []workload.Cr
 			list = append(list, bootstrap.Credential{Name: c.Name, State: string(c.State), Reason: reason, Served: c.Served, NotAfter: c.NotAfter})
 		}
 		now := bootstrap.ReportCredentials(list)
-		now.SetProblems(append(problems.of(a.hostProblems(ctx), time.Now()), a.droppedReports()...))
+		if at := time.Now(); at.Sub(asked) >= problemPeriod {
+			asked, texts = at, append(problems.of(a.hostProblems(ctx), at), a.droppedReports()...)
+		}
+		now.SetProblems(texts)
 		if !now.Equal(&last) {
 			report(now)
 			last = now
@@ -63,26 +71,26 @@ func (a *Agent) droppedReports() []string {
 // problemPause has not ended: an Envoy that crashes at each start runs between.
 const (
 	problemPatience = 30 * time.Second
-	problemPause    = 10 * time.Second
+	problemPause    = 15 * time.Second
 )
 
 // lasting knows for how long problems have been there.
 type lasting struct{ first, seen map[string]time.Time }
 
-// of are those of the problems that are there now which have lasted.
-func (l *lasting) of(problems []string, now time.Time) (out []string) {
+// of are those of the problems that are there now which have lasted, for the control plane.
+func (l *lasting) of(problems []problem, now time.Time) (out []string) {
 	if l.first == nil {
 		l.first, l.seen = map[string]time.Time{}, map[string]time.Time{}
 	}
 	maps.DeleteFunc(l.first, func(what string, _ time.Time) bool { return now.Sub(l.seen[what]) > problemPause })
 	maps.DeleteFunc(l.seen, func(what string, _ time.Time) bool { return l.first[what].IsZero() })
 	for _, p := range problems {
-		what, _, _ := strings.Cut(p, ":") // the details that follow may change
+		what := p.same()
 		if l.first[what].IsZero() {
 			l.first[what] = now
 		}
-		if l.seen[what] = now; now.Sub(l.first[what]) >= problemPatience {
-			out = append(out, p)
+		if l.seen[what] = now; p.lasted || now.Sub(l.first[what]) >= problemPatience {
+			out = append(out, p.forControlPlane())
 		}
 	}
 	return out

@@ -10,12 +10,6 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-// adminSocketRemoved is what people should know. Only Envoy can make its socket, and only at its
-// start. A restart would end its connections without draining them, because draining needs the
-// socket too; so a person chooses when.
-const adminSocketRemoved = "Envoy's admin socket was removed. Envoy runs and serves traffic, but its ports for metrics and health, config_dump and draining do not work: " +
-	"restart the agent at a quiet time, and exclude the run directory from cleaners of temporary files"
-
 // envoyReadiness implements [health.Envoy].
 type envoyReadiness struct{ a *Agent }
 
@@ -45,7 +39,7 @@ func (a *Agent) envoyAnswers(ctx context.Context) error {
 	admin, process := a.admin, a.proxy
 	a.mu.Unlock()
 	if admin == nil || process == nil || process.Status().PID == 0 {
-		return errors.New("Envoy is not running")
+		return &notReadyError{problem: problemOf(envoyStarts)}
 	}
 	return envoyReadiness{a}.Ready(ctx)
 }
@@ -63,8 +57,10 @@ func live(s *Status) bool {
 	return false
 }
 
-// adminSocketRemoved reports whether an Envoy serves without its admin socket. a.mu is held.
-func (a *Agent) adminSocketRemoved(s *Status) bool {
+// withoutAdminSocket reports whether an Envoy serves without its admin socket. a.mu is held.
+func (a *Agent) withoutAdminSocket(s *Status) bool {
+	// Only Envoy can make its socket, and only at its start. A restart would end its connections without
+	// draining them, because draining needs the socket too; so a person chooses when.
 	if a.admin == nil || a.c.AdminAddress.IsValid() || !live(s) {
 		return false
 	}

@@ -60,6 +60,7 @@ type Status struct {
 	ClosedConnections uint64 `json:"closed_connections"`
 	// SocketProblems say which sockets are missing and cannot be made again, and what this means.
 	SocketProblems []string `json:"socket_problems,omitempty"`
+	socketProblems []problem
 	// Credentials are those of this host that Envoy has asked for, and certificates in files: names,
 	// states and ends.
 	Credentials []workload.Credential `json:"credentials,omitempty"`
@@ -139,12 +140,13 @@ func (a *Agent) Status() Status {
 			s.RemadeSockets[name] = n
 		}
 		if p := g.Problem(); p != "" {
-			s.SocketProblems = append(s.SocketProblems, p)
+			s.socketProblems = append(s.socketProblems, problemOf(socketProblem, p))
 		}
 	}
-	if a.adminSocketRemoved(&s) {
-		s.SocketProblems = append(s.SocketProblems, adminSocketRemoved)
+	if a.withoutAdminSocket(&s) {
+		s.socketProblems = append(s.socketProblems, problemOf(adminSocketRemoved))
 	}
+	s.SocketProblems = asTexts(s.socketProblems)
 	return s
 }
 
@@ -200,31 +202,33 @@ func relayRemarks(r *relay.Status, now time.Time) (out []string) {
 }
 
 // NotReady says why the workload is unreachable; empty means that Envoy serves.
-func (a *Agent) NotReady(ctx context.Context) []string {
-	why := a.Starting(ctx)
+func (a *Agent) NotReady(ctx context.Context) []string { return asTexts(a.notReady(ctx)) }
+
+func (a *Agent) notReady(ctx context.Context) []problem {
+	why := a.starting(ctx)
 	if len(why) == 0 {
-		if text := a.overloaded(ctx); text != "" {
-			why = append(why, text)
-		}
+		why = a.overloaded(ctx)
 	}
 	if r := a.Status().Relay; r != nil && r.Unserved != "" {
-		why = append(why, r.Unserved+"; "+cureOf(r.Unserved))
+		why = append(why, problemOf(noInbound, r.Unserved, cureOf(r.Unserved)))
 	}
 	if w := a.workload.Load(); w != nil && wallclock.Now().After(w.NotAfter()) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		why = append(why, fmt.Sprintf("the workload's certificate expired at %s and peers refuse it: %s", w.NotAfter().Format(time.RFC3339), a.status.LastError))
+		why = append(why, problemOf(certificateExpired, w.NotAfter().Format(time.RFC3339), a.status.LastError))
 	}
 	return why
 }
 
 // Starting says what the start waits for. It is for a supervisor of the process: a restart
 // does not fix an expired certificate.
-func (a *Agent) Starting(ctx context.Context) []string {
+func (a *Agent) Starting(ctx context.Context) []string { return asTexts(a.starting(ctx)) }
+
+func (a *Agent) starting(ctx context.Context) []problem {
 	s := a.Status()
-	var why []string
+	var why []problem
 	if len(s.Identities) < 2 {
-		why = append(why, "no identity yet: "+s.LastError)
+		why = append(why, problemOf(noIdentity, s.LastError))
 	}
 	a.mu.Lock()
 	admin := a.admin
@@ -235,10 +239,12 @@ func (a *Agent) Starting(ctx context.Context) []string {
 	answer, cancel := context.WithTimeout(ctx, askEnvoyFor)
 	defer cancel()
 	if err := (envoyReadiness{a}).Ready(answer); err != nil {
-		why = append(why, err.Error())
+		known := &notReadyError{problem: problemOf(envoyUnknown, err.Error())}
+		_ = errors.As(err, &known)
+		why = append(why, known.problem)
 	}
 	if s.DNS != nil && s.DNS.Table == dns.StateNone {
-		why = append(why, "the agent's DNS has no names yet")
+		why = append(why, problemOf(noNames))
 	}
 	return why
 }

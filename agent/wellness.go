@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,25 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
 // askEnvoyFor is how long Envoy may take to say how it is: a person waits for the answer, and the
 // commands that ask the agent give up after seconds.
 const askEnvoyFor = 1500 * time.Millisecond
 
-// noConfiguration is so at each start.
-const noConfiguration = "Envoy has no configuration yet"
-
-// endsEnvoy is so at each replacement, and at the end.
-const endsEnvoy = "Envoy is draining and ends connections: the agent stops or replaces it"
-
 // notReadyError says in words for people why Envoy is not ready.
 type notReadyError struct {
-	text string
-	err  error
+	problem problem
+	err     error
 }
 
-func (e *notReadyError) Error() string { return e.text }
+func (e *notReadyError) Error() string { return e.problem.String() }
 func (e *notReadyError) Unwrap() error { return e.err }
 
 // explain finds out why Envoy's admin interface does not say that Envoy is live.
@@ -46,42 +42,42 @@ func (a *Agent) explain(err error) error {
 	if process != nil {
 		status, proc = process.Status(), process.ProcID()
 	}
-	var text string
+	var p problem
 	state := &proxy.StateError{}
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		text = "the agent cannot open another file or connection" + descriptorLimit() + "; it cannot tell how Envoy is: raise LimitNOFILE (ulimit -n) and restart the agent, or end who keeps connections to it open"
+		p = problemOf(noDescriptors, descriptorLimit())
 	case process != nil && process.Ending():
-		text = endsEnvoy
+		p = problemOf(endsEnvoy)
 	case errors.As(err, &state) && state.State == "DRAINING":
-		text = "Envoy is draining and ends connections, and not because of this agent: somebody told it to by its admin interface (/healthcheck/fail, /drain_listeners); restart the agent and its Envoy"
+		p = problemOf(drainedByOthers)
 	case errors.As(err, &state):
-		text = noConfiguration
+		p = problemOf(noConfiguration)
 	case errors.Is(err, proxy.ErrNoAdminSocket):
-		text = "Envoy's admin socket does not exist, and Envoy has not connected to the agent: it starts, or the socket was removed; if this stays, restart the agent"
+		p = problemOf(noAdminSocket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		text = "Envoy does not listen at its admin interface: it has just ended, or another process made the socket anew; if this stays, restart the agent"
+		p = problemOf(adminSocketRefuses)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.EAGAIN): // its queue of connections is full
-		text = fmt.Sprintf("Envoy (process %d) does not answer%s", status.PID, hangs(proc, status.PID))
+		p = problemOf(hangs(proc), status.PID)
 	case errors.Is(err, context.Canceled):
 		return err
 	default:
-		text = "asking Envoy how it is: " + err.Error()
+		p = problemOf(envoyUnknown, err.Error())
 	}
-	return &notReadyError{text: text, err: err}
+	return &notReadyError{problem: p, err: err}
 }
 
 // hangs says by the state of a process why it may not answer.
-func hangs(proc, pid int) string {
+func hangs(proc int) problemKind {
 	switch state, _ := proxy.ProcessState(proc); state {
 	case "T", "t":
-		return fmt.Sprintf(": it is stopped (by SIGSTOP, or a debugger) and serves nothing: `kill -CONT %d` lets it run, `kill -KILL %d` has it started anew", pid, pid)
+		return envoyStopped
 	case "D":
-		return ": it waits for a disk or for the kernel, or is frozen by its control group; `cat /proc/" + strconv.Itoa(pid) + "/wchan` (as root) says for what"
+		return envoyWaits
 	case "R":
-		return ": it is busy, or gets no CPU: check the load of the host and the CPU limit of the control group"
+		return envoyBusy
 	default:
-		return ": it is frozen or blocked; `kill -KILL " + strconv.Itoa(pid) + "` has it started anew"
+		return envoyFrozen
 	}
 }
 
@@ -95,35 +91,44 @@ func descriptorLimit() string {
 }
 
 // notRunning says why there is no Envoy.
-func notRunning(s *Status) string {
-	text := "Envoy is not running"
+func notRunning(s *Status) problem {
 	switch {
 	case s.Envoy.LastError != "":
-		text += ": " + s.Envoy.LastError
+		return problemOf(envoyCannotStart, s.Envoy.LastError)
 	case s.Envoy.LastExit != "":
-		text += ": its last exit was " + s.Envoy.LastExit + "; envoy.log says why"
+		return problemOf(envoyExited, s.Envoy.LastExit)
+	default:
+		return problemOf(envoyStarts)
 	}
-	return text
 }
 
 // overloadPeriod is how old what is known of Envoy's overload may be: Envoy looks through all of its
-// statistics for an answer.
-const overloadPeriod = 5 * time.Second
+// statistics for an answer. A limit is reported after two readings in a row, so within half a minute.
+const overloadPeriod = 10 * time.Second
 
 // overload keeps what Envoy said last of its limits.
 type overload struct {
-	mu   sync.Mutex // guards all following fields
-	at   time.Time
-	text string
+	mu       sync.Mutex // guards all following fields
+	at       time.Time
+	problems []problem // one at most
 }
 
-// overloaded says what Envoy refuses because it is at a limit; empty if it refuses nothing.
-func (a *Agent) overloaded(ctx context.Context) string {
+// set takes a reading. The second one in a row with the same limit has lasted: it is no moment's load.
+func (o *overload) set(problems []problem, now time.Time) {
+	for i := range problems {
+		problems[i].lasted = slices.ContainsFunc(o.problems, func(p problem) bool { return p.kind == problems[i].kind })
+	}
+	o.at, o.problems = now, problems
+}
+
+// overloaded says what Envoy refuses because it is at a limit; nothing if it refuses nothing, or has no
+// limit.
+func (a *Agent) overloaded(ctx context.Context) []problem {
 	a.mu.Lock()
 	admin, limits := a.admin, a.envoyLimits
 	a.mu.Unlock()
-	if admin == nil {
-		return ""
+	if admin == nil || limits.MaxHeap == 0 && limits.MaxConnections <= 0 {
+		return nil
 	}
 	o := &a.overload
 	o.mu.Lock()
@@ -133,15 +138,15 @@ func (a *Agent) overloaded(ctx context.Context) string {
 		defer cancel()
 		b, err := admin.Get(ctx, "/stats?type=Gauges&filter="+`^(overload\.|server\.total_connections$)`)
 		if err != nil {
-			return "" // that it does not answer is said elsewhere
+			return nil // that it does not answer is said elsewhere
 		}
-		o.at, o.text = time.Now(), overloadText(string(b), limits.MaxHeap, limits.MaxConnections)
+		o.set(overloadOf(string(b), limits), time.Now())
 	}
-	return o.text
+	return slices.Clone(o.problems)
 }
 
-// overloadText reads Envoy's statistics.
-func overloadText(stats string, maxHeap uint64, maxConnections int64) string {
+// overloadOf reads Envoy's statistics.
+func overloadOf(stats string, limits bootstrap.Limits) []problem {
 	value := func(name string) int64 {
 		for line := range strings.Lines(stats) {
 			if is, text, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && is == name {
@@ -154,41 +159,37 @@ func overloadText(stats string, maxHeap uint64, maxConnections int64) string {
 		return 0
 	}
 	const actions = "overload.envoy.overload_actions."
-	heap := fmt.Sprintf("it uses nearly all of the %d MiB that it may have: raise --envoy-max-heap-mib, or give the host more memory", maxHeap>>20)
 	switch {
 	case value(actions+"stop_accepting_connections.active") > 0:
-		return "Envoy refuses new connections: " + heap
+		return []problem{problemOf(connectionsRefused, limits.MaxHeap/mebibyte)}
 	case value(actions+"stop_accepting_requests.active") > 0:
-		return "Envoy answers new requests with 503: " + heap
-	case maxConnections > 0 && value("server.total_connections") >= maxConnections:
-		return fmt.Sprintf("Envoy closes new connections: it has the %d that it may have: raise --envoy-max-connections, or find out who keeps them open", maxConnections)
+		return []problem{problemOf(requestsRefused, limits.MaxHeap/mebibyte)}
+	case limits.MaxConnections > 0 && value("server.total_connections") >= limits.MaxConnections:
+		return []problem{problemOf(connectionsClosed, limits.MaxConnections)}
 	}
-	return ""
+	return nil
 }
 
 // hostProblems are what the control plane should know of this host, because requests fail or will. What
 // it knows otherwise is not among them: the credentials in files, and which listeners Envoy rejects. That
 // the workload's own certificate has expired, it learns only here.
-func (a *Agent) hostProblems(ctx context.Context) (out []string) {
+func (a *Agent) hostProblems(ctx context.Context) (out []problem) {
 	if a.stopping.Load() {
 		return nil
 	}
+	texts := problemTexts()
 	s := a.Status()
-	for _, why := range a.NotReady(ctx) {
-		switch {
-		case why == noConfiguration, why == endsEnvoy, strings.HasPrefix(why, "no identity yet"): // a start, or an end
-		case s.Relay != nil && s.Relay.Unserved != "" && strings.HasPrefix(why, s.Relay.Unserved): // the relay reports it
-		default:
-			out = append(out, why)
+	for _, p := range append(a.notReady(ctx), s.socketProblems...) {
+		if texts[p.kind].elsewhere == "" {
+			out = append(out, p)
 		}
 	}
-	out = append(out, s.SocketProblems...)
 	for _, u := range s.Unsaved {
 		why := u.Err // its file names differ each time
 		if at := strings.LastIndex(why, ": "); at >= 0 {
 			why = why[at+2:]
 		}
-		out = append(out, fmt.Sprintf("%s could not be saved (in use; lost by a restart): %s; free space on the disk of %s, or correct its rights", filepath.Base(u.Path), why, filepath.Dir(u.Path)))
+		out = append(out, problemOf(fileUnsaved, filepath.Base(u.Path), why, filepath.Dir(u.Path)))
 	}
 	return out
 }
