@@ -86,7 +86,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
-	reports, err := a.watchCollectors(envoy)
+	reports, err := a.watchCollectors(envoy, r)
 	if err != nil {
 		return nil, err
 	}

@@ -6,10 +6,11 @@ import (
 
 	"github.com/fairlead/fairlead/agent/collectors"
 	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/agent/relay"
 )
 
 // watchCollectors makes what finds collectors that do not take what Envoy reports.
-func (a *Agent) watchCollectors(envoy *proxy.Process) (*collectors.Watch, error) {
+func (a *Agent) watchCollectors(envoy *proxy.Process, r *relay.Relay) (*collectors.Watch, error) {
 	return collectors.New(collectors.Config{
 		Logger: a.c.Logger,
 		Open: func(ctx context.Context, path string) (io.ReadCloser, error) {
@@ -18,6 +19,7 @@ func (a *Agent) watchCollectors(envoy *proxy.Process) (*collectors.Watch, error)
 			a.mu.Unlock()
 			return admin.Open(ctx, path)
 		},
-		Process: func() (string, bool) { return envoy.Birth(), envoy.Status().Adopted },
+		Configured: func() bool { return r.HasCluster(collectors.IsCollector) },
+		Process:    func() (string, bool) { return envoy.Birth(), envoy.Status().Adopted },
 	})
 }

@@ -19,13 +19,13 @@ import (
 
 // Limits of a reading.
 const (
-	interval      = 15 * time.Second
+	interval      = 30 * time.Second // Envoy goes through all of its statistics for each
 	readTime      = 5 * time.Second
 	maxStatistics = 4 << 20 // bytes
 	maxCollectors = 64      // those beyond are not watched
 	// Of so many readings, so many must have losses until a collector counts as failing: one that
 	// restarts does not.
-	recent, mostly = 4, 2
+	recent, mostly = 2, 2
 )
 
 // Config is what a Watch needs.
@@ -34,6 +34,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Open begins to read a path of the admin interface of Envoy.
 	Open func(ctx context.Context, path string) (io.ReadCloser, error)
+	// Configured reports whether Envoy has a cluster that it sends spans or logs to: one that IsCollector
+	// knows. Without one, Envoy is not asked.
+	Configured func() bool
 	// Process identifies the Envoy that runs; empty means that none does. adopted means that it ran
 	// before this agent: what it counted until then is not counted again.
 	Process func() (id string, adopted bool)
@@ -100,8 +103,8 @@ type watched struct {
 
 // New checks the configuration.
 func New(c Config) (*Watch, error) {
-	if c.Logger == nil || c.Open == nil || c.Process == nil {
-		return nil, errors.New("configuring the watch of collectors: Logger, Open and Process are needed")
+	if c.Logger == nil || c.Open == nil || c.Configured == nil || c.Process == nil {
+		return nil, errors.New("configuring the watch of collectors: Logger, Open, Configured and Process are needed")
 	}
 	return &Watch{c: c, log: c.Logger.With("component", "agent/collectors"), known: map[string]*watched{}}, nil
 }
@@ -132,12 +135,19 @@ func (w *Watch) Run(ctx context.Context) error {
 const names = `^(?:cluster\.outbound\|\d+\|telemetry_[a-z]+\|.+;\.upstream_rq_(?:active|5xx|pending_overflow|active_overflow|max_duration_reached|timeout)` +
 	`|access_logs\.\w+\.logs_dropped|tracing\.\w+\.segments_dropped)$`
 
+// IsCollector reports whether a cluster is one of collectors.
+func IsCollector(cluster string) bool {
+	direction, rest, _ := strings.Cut(cluster, "|")
+	_, subset, _ := strings.Cut(rest, "|")
+	return direction == "outbound" && strings.HasPrefix(subset, "telemetry_")
+}
+
 var clusterStat = regexp.MustCompile(`^cluster\.outbound\|(\d+)\|telemetry_([a-z]+)\|(.+);\.upstream_rq_(\w+)$`)
 
 // read takes one reading.
 func (w *Watch) read(ctx context.Context) {
 	id, adopted := w.c.Process()
-	if id == "" {
+	if id == "" || !w.c.Configured() && len(w.known) == 0 { // the reading after the last one forgets it
 		return
 	}
 	now, err := w.statistics(ctx)
@@ -161,7 +171,7 @@ func (w *Watch) read(ctx context.Context) {
 		w.count(name, n, grown, round)
 	}
 	w.last = now
-	w.judge(ctx, round, w.sums.LogEntries+w.sums.Spans-before)
+	w.evaluate(ctx, round, w.sums.LogEntries+w.sums.Spans-before)
 }
 
 // statistics are those of this moment, by name.
@@ -224,8 +234,8 @@ func (w *Watch) count(name string, value, grown uint64, round map[string]growth)
 	}
 }
 
-// judge says which collectors fail, and publishes the status.
-func (w *Watch) judge(ctx context.Context, round map[string]growth, entries uint64) {
+// evaluate finds which collectors fail, and publishes the status.
+func (w *Watch) evaluate(ctx context.Context, round map[string]growth, entries uint64) {
 	for key, c := range w.known {
 		g, there := round[key]
 		if !there { // the configuration does not have it any more
@@ -242,7 +252,7 @@ func (w *Watch) judge(ctx context.Context, round map[string]growth, entries uint
 		}
 		c.readings = append(c.readings, l)
 		c.readings = c.readings[max(len(c.readings)-recent, 0):]
-		w.judgeOne(ctx, c)
+		w.evaluateOne(ctx, c)
 	}
 	out := w.sums
 	for _, c := range w.known {
@@ -252,7 +262,7 @@ func (w *Watch) judge(ctx context.Context, round map[string]growth, entries uint
 	w.status.Store(&out)
 }
 
-func (w *Watch) judgeOne(ctx context.Context, c *watched) {
+func (w *Watch) evaluateOne(ctx context.Context, c *watched) {
 	var sum Losses
 	bad := 0
 	for _, l := range c.readings {

@@ -16,11 +16,14 @@ import (
 // fakeEnvoy is the admin interface of an Envoy with some statistics.
 type fakeEnvoy struct {
 	stats   map[string]uint64
+	none    bool // no cluster of a collector
+	asked   int
 	id      string
 	adopted bool
 }
 
 func (e *fakeEnvoy) open(_ context.Context, path string) (io.ReadCloser, error) {
+	e.asked++
 	filter, err := url.QueryUnescape(strings.TrimPrefix(path, "/stats?filter="))
 	if err != nil {
 		return nil, err
@@ -35,6 +38,9 @@ func (e *fakeEnvoy) open(_ context.Context, path string) (io.ReadCloser, error) 
 	return io.NopCloser(strings.NewReader(b.String())), nil
 }
 
+// configured is whether it has collectors.
+func (e *fakeEnvoy) configured() bool { return !e.none }
+
 func (e *fakeEnvoy) cluster(name string, add map[string]uint64) {
 	for _, stat := range []string{"active", "5xx", "pending_overflow", "active_overflow", "max_duration_reached", "timeout", "total"} {
 		e.stats["cluster."+name+";.upstream_rq_"+stat] += add[stat]
@@ -43,7 +49,7 @@ func (e *fakeEnvoy) cluster(name string, add map[string]uint64) {
 
 func newFake(t *testing.T, e *fakeEnvoy) *Watch {
 	t.Helper()
-	w, err := New(Config{Logger: slog.New(slog.DiscardHandler), Open: e.open, Process: func() (string, bool) { return e.id, e.adopted }})
+	w, err := New(Config{Logger: slog.New(slog.DiscardHandler), Open: e.open, Configured: e.configured, Process: func() (string, bool) { return e.id, e.adopted }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,14 +71,13 @@ func TestLosses(t *testing.T) {
 	if s := w.Status(); len(s.Remarks()) > 0 || s.LogEntries != 3 || s.Spans != 4 || s.Calls != 0 || len(s.Collectors) != 3 {
 		t.Errorf("at rest: %+v", s)
 	}
+	e.stats["cluster."+calls+";.upstream_rq_active"] = 256
 	for range mostly {
 		e.cluster(calls, map[string]uint64{"active_overflow": 9, "5xx": 12, "max_duration_reached": 5}) // 3 without a connection
 		e.cluster(requests, map[string]uint64{"pending_overflow": 1, "timeout": 2, "5xx": 3})
 		e.cluster(app, map[string]uint64{"pending_overflow": 1000, "5xx": 1000})
 		w.read(t.Context())
 	}
-	e.stats["cluster."+calls+";.upstream_rq_active"] = 256
-	w.read(t.Context())
 	want := []Collector{
 		{Name: "c.watch:4317", Form: "grpc", Waiting: 256, Dropped: 18, Unanswered: 10, Failed: 6, Failing: &Losses{Dropped: 18, Unanswered: 10, Failed: 6}},
 		{Name: "c.watch:9000", Form: "stream"},
@@ -160,5 +165,36 @@ func TestOtherEnvoys(t *testing.T) {
 	w.read(t.Context())
 	if n := len(w.Status().Collectors); n != maxCollectors {
 		t.Errorf("%d collectors", n)
+	}
+}
+
+// TestNotAskedWithoutCollectors: an Envoy without collectors is not asked, and one that has lost them
+// once more.
+func TestNotAskedWithoutCollectors(t *testing.T) {
+	t.Parallel()
+	e := &fakeEnvoy{id: "a", none: true, stats: map[string]uint64{}}
+	w := newFake(t, e)
+	for range 3 {
+		w.read(t.Context())
+	}
+	if e.asked != 0 {
+		t.Errorf("asked %d times without a collector", e.asked)
+	}
+	e.none = false
+	e.cluster(calls, nil)
+	if w.read(t.Context()); e.asked != 1 || len(w.Status().Collectors) != 1 {
+		t.Errorf("asked %d times with a collector: %+v", e.asked, w.Status())
+	}
+	e.none, e.stats = true, map[string]uint64{}
+	for range 3 {
+		w.read(t.Context())
+	}
+	if e.asked != 2 || len(w.Status().Collectors) != 0 {
+		t.Errorf("asked %d times after the last one left: %+v", e.asked, w.Status())
+	}
+	for name, want := range map[string]bool{calls: true, streams: true, requests: true, app: false, "inbound|8080|telemetry_grpc|": false, "outbound|80||telemetry_x.shop": false} {
+		if IsCollector(name) != want {
+			t.Errorf("IsCollector(%q) is %v", name, !want)
+		}
 	}
 }

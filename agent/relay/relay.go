@@ -89,6 +89,8 @@ type Relay struct {
 	status      atomic.Pointer[Status]
 	// listeners are those that Envoy has accepted, with the number of the change.
 	listeners atomic.Pointer[acceptedListeners]
+	// clusters are those that Envoy has accepted; nil before the first.
+	clusters atomic.Pointer[stream.Set]
 	// withdrawn means that Envoy is about to be stopped.
 	withdrawn atomic.Bool
 }

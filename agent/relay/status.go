@@ -140,7 +140,22 @@ func (c *core) publish(now time.Time) {
 		}
 		c.r.listeners.Store(next)
 	}
+	c.r.clusters.Store(c.accepted[stream.ClusterType])
 	c.r.status.Store(s)
+}
+
+// HasCluster reports whether Envoy has accepted a cluster with such a name.
+func (r *Relay) HasCluster(is func(name string) bool) bool {
+	set := r.clusters.Load()
+	if set == nil {
+		return false
+	}
+	for x := range set.All() {
+		if is(x.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // sameResources reports whether two sets have the same versions of the same resources.
