@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/internal/ownaddress"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -182,31 +183,23 @@ func (r *run) descriptors(ctx context.Context) {
 		return // no agent runs
 	}
 	defer conn.Close()
-	c, ok := conn.(*net.UnixConn)
-	if !ok {
-		return
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return
-	}
-	var peer *unix.Ucred
-	if ctl := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctl != nil || err != nil || peer.Pid <= 0 {
+	pid, err := peercred.Process(conn)
+	if err != nil || pid <= 0 {
 		return
 	}
 	var limit unix.Rlimit
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", peer.Pid))
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err == nil {
-		err = unix.Prlimit(int(peer.Pid), unix.RLIMIT_NOFILE, nil, &limit)
+		err = unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit)
 	}
 	switch few := limit.Cur - limit.Cur/10; {
 	case err != nil:
 		r.add("descriptors", Unknown, fmt.Sprintf("counting those of the agent: %v", err), "run this command as root, or as the agent's user")
 	case uint64(len(open)) >= limit.Cur:
-		r.add("descriptors", Fault, fmt.Sprintf("the agent (process %d) has %d open, and its limit is %d: it can open no file and no connection", peer.Pid, len(open), limit.Cur),
+		r.add("descriptors", Fault, fmt.Sprintf("the agent (process %d) has %d open, and its limit is %d: it can open no file and no connection", pid, len(open), limit.Cur),
 			"raise LimitNOFILE (ulimit -n) and restart the agent; `ss -tpn` and `ls -l /proc/PID/fd` (as root) show who keeps them open")
 	case uint64(len(open)) >= few:
-		r.add("descriptors", Warning, fmt.Sprintf("the agent (process %d) has %d open, and its limit is %d", peer.Pid, len(open), limit.Cur), "raise LimitNOFILE (ulimit -n) and restart the agent")
+		r.add("descriptors", Warning, fmt.Sprintf("the agent (process %d) has %d open, and its limit is %d", pid, len(open), limit.Cur), "raise LimitNOFILE (ulimit -n) and restart the agent")
 	default:
 		r.add("descriptors", OK, fmt.Sprintf("%d of %d open", len(open), limit.Cur), "")
 	}

@@ -4,6 +4,6 @@
 // that have not shown it. [Process] and [User] say who is connected, for sockets with other
 // checks.
 //
-// The callers are package agent's children that serve Envoy. It is not for sockets that people
+// The callers are package agent's children that serve Envoy, and those that ask who serves a socket. It is not for sockets that people
 // use, where a rejected caller should get an explanation. It starts no goroutine.
 package peercred

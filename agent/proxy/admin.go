@@ -13,8 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/internal/portholder"
 )
 
@@ -122,8 +121,8 @@ func (a *Admin) isOf(ctx context.Context, h *handle) error {
 			if err != nil {
 				return fmt.Errorf("looking for Envoy's admin interface: %w", err)
 			}
-			if ids := portholder.IDs(at); len(ids) == 0 || slices.ContainsFunc(ids, func(id int) bool { return id != h.proc }) {
-				return fmt.Errorf("%w: at %s, processes %v listen", errNotIts, at, ids)
+			if err := a.listens(at, h); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -133,23 +132,33 @@ func (a *Admin) isOf(ctx context.Context, h *handle) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	c, ok := conn.(*net.UnixConn)
-	if !ok {
-		return nil
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("looking for Envoy's admin interface: %w", err)
-	}
-	var peer *unix.Ucred
-	if ctl := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctl != nil {
-		err = ctl
-	}
-	switch {
+	switch pid, err := peercred.Process(conn); {
 	case err != nil:
 		return fmt.Errorf("looking for Envoy's admin interface: %w", err)
-	case int(peer.Pid) != h.pid:
-		return fmt.Errorf("%w: process %d listens", errNotIts, peer.Pid)
+	case pid != h.pid:
+		return fmt.Errorf("%w: process %d listens", errNotIts, pid)
+	}
+	return nil
+}
+
+// listens checks that a process has an address, and no other one. Where the processes of other users are
+// not visible, as for root in a container without CAP_SYS_PTRACE, the user of the socket decides.
+func (*Admin) listens(at netip.AddrPort, h *handle) error {
+	ids, users := portholder.Listeners(at)
+	switch {
+	case len(users) == 0:
+		return fmt.Errorf("%w: nothing listens at %s", errNotIts, at)
+	case len(ids) > 0 && slices.ContainsFunc(ids, func(id int) bool { return id != h.proc }):
+		return fmt.Errorf("%w: at %s, processes %v listen", errNotIts, at, ids)
+	case len(ids) > 0:
+		return nil
+	}
+	user, err := h.user()
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(users, func(u uint32) bool { return u != user }) {
+		return fmt.Errorf("%w: at %s, processes of the users %v listen, and Envoy is of user %d", errNotIts, at, users, user)
 	}
 	return nil
 }

@@ -63,6 +63,22 @@ func (h *handle) procID() (int, error) {
 	return 0, fmt.Errorf("%w: process %d has exited", errGone, h.pid)
 }
 
+// user is the effective user of the process, which everybody may read.
+func (h *handle) user() (uint32, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.proc))
+	if err != nil {
+		return 0, fmt.Errorf("inspecting process %d: %w", h.pid, err)
+	}
+	for line := range strings.Lines(string(status)) {
+		f := strings.Fields(line) // real, effective, saved, of the file system
+		if len(f) == 5 && f[0] == "Uid:" {
+			id, err := strconv.ParseUint(f[2], 10, 32)
+			return uint32(id), err //nolint:wrapcheck // the kernel writes numbers
+		}
+	}
+	return 0, fmt.Errorf("inspecting process %d: its user is not known", h.pid)
+}
+
 // wait returns when the process has exited, or with an error when the handle is closed.
 func (h *handle) wait() error {
 	c, err := h.fd.SyscallConn()

@@ -79,7 +79,7 @@ func Rooms() map[string]Room {
 		"agent":                {"what runs beside an application", []string{"agent/capture/beat", "agent/collectors", "agent/credential", "agent/dns", "agent/peercred", "agent/logrotate", "agent/metrics", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "xds/stream", "internal/envoymask", "internal/ownaddress", "internal/wallclock"}},
 		"agent/dns":            {"answers DNS queries: names of the mesh, and all others by asking the nameservers of the host", []string{"xds/bootstrap", "xds/stream"}},
 		"agent/collectors":     {"what collectors of spans and logs do not take", nil},
-		"agent/proxy":          {"Envoy as a process: start, adopt, drain, quit, kill", []string{"internal/portholder", "pki/durable"}},
+		"agent/proxy":          {"Envoy as a process: start, adopt, drain, quit, kill", []string{"agent/peercred", "internal/portholder", "pki/durable"}},
 		"agent/relay":          {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/ecds", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
 		"agent/workload":       {"Envoy's SDS on a unix socket", []string{"agent/credential", "agent/peercred", "pki/svid", "internal/safetext", "internal/wallclock"}},
 		"agent/credential":     {"reads and checks the folders of keys that Gateways and DestinationRules name", nil},
@@ -89,7 +89,7 @@ func Rooms() map[string]Room {
 		"agent/capture/beat":   {"the socket on which agents report to the capture service", []string{"agent/peercred", "internal/loglimit"}},
 		"agent/capture/keeper": {"the capture service: keeps the table, and its routes", []string{"agent/capture", "agent/capture/beat", "internal/loglimit", "pki/durable"}},
 		"agent/logrotate":      {"bounds what Envoy writes to log files", nil},
-		"agent/check":          {"what is wrong on a host, and what to do", []string{"agent/proxy", "internal/ownaddress", "pki/svid"}},
+		"agent/check":          {"what is wrong on a host, and what to do", []string{"agent/peercred", "agent/proxy", "internal/ownaddress", "pki/svid"}},
 		"agent/health":         {"probes of the application", nil},
 
 		"bench":                         {"the figures people meet, each beside its budget", nil},

@@ -55,39 +55,50 @@ func find(addr netip.Addr, port uint64) string {
 	return ""
 }
 
-// IDs are the processes that listen at an address, by their names below /proc, as far as they are
-// visible.
-func IDs(at netip.AddrPort) (ids []int) {
+// Listeners are what has an address: the users of the sockets that listen there, which everybody sees,
+// and their processes by their names below /proc, as far as they are visible.
+func Listeners(at netip.AddrPort) (ids []int, users []uint32) {
+	for _, l := range listening(at.Addr(), uint64(at.Port())) {
+		users = append(users, uint32(l.UID))
+	}
 	for p := range holders(at.Addr(), uint64(at.Port())) {
 		ids = append(ids, p.PID)
 	}
-	return ids
+	return ids, users
+}
+
+// listening are the sockets that listen at the port, at an address that is in the way of addr.
+func listening(addr netip.Addr, port uint64) (out procfs.NetTCP) {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} { //nolint:staticcheck // netlink is for machines that ask often
+		list, err := read()
+		if err != nil {
+			continue // without IPv6 there is no such table
+		}
+		for _, l := range list {
+			const listening = 10 // TCP_LISTEN
+			if l.St == listening && l.LocalPort == port && inTheWay(addr, l.LocalAddr) {
+				out = append(out, l)
+			}
+		}
+	}
+	return out
 }
 
 // holders are the processes that listen at the port, at an address that is in the way of addr.
 func holders(addr netip.Addr, port uint64) iter.Seq[procfs.Proc] {
 	return func(yield func(procfs.Proc) bool) {
-		fs, err := procfs.NewDefaultFS()
-		if err != nil {
-			return
-		}
 		var sockets []string
-		for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} { //nolint:staticcheck // netlink is for machines that ask often
-			list, err := read()
-			if err != nil {
-				continue // without IPv6 there is no such table
-			}
-			for _, l := range list {
-				const listening = 10 // TCP_LISTEN
-				if l.St == listening && l.LocalPort == port && inTheWay(addr, l.LocalAddr) {
-					sockets = append(sockets, fmt.Sprintf("socket:[%d]", l.Inode))
-				}
-			}
+		for _, l := range listening(addr, port) {
+			sockets = append(sockets, fmt.Sprintf("socket:[%d]", l.Inode))
 		}
 		if len(sockets) == 0 {
 			return
 		}
-		processes, err := fs.AllProcs()
+		processes, err := procfs.AllProcs()
 		if err != nil {
 			return
 		}
