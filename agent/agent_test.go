@@ -150,6 +150,20 @@ func TestRotation(t *testing.T) {
 // agentHere runs an agent in this process until it is live.
 func agentHere(t *testing.T, c Config) *Agent {
 	t.Helper()
+	a := runHere(t, c)
+	envoytest.Eventually(t, deadline, func() error {
+		if why := a.NotReady(t.Context()); len(why) > 0 {
+			return errors.New(strings.Join(why, "; "))
+		}
+		return nil
+	})
+	return a
+}
+
+// runHere runs an agent in this process, which need not become ready. It fails the test if the
+// agent ends before the test.
+func runHere(t *testing.T, c Config) *Agent {
+	t.Helper()
 	a, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -158,22 +172,11 @@ func agentHere(t *testing.T, c Config) *Agent {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	t.Cleanup(func() {
+		early := len(done) > 0
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		if err := <-done; err != nil || early {
+			t.Errorf("the agent ended, before the test: %v: %v", early, err)
 		}
-	})
-	envoytest.Eventually(t, deadline, func() error {
-		select {
-		case err := <-done:
-			done <- err
-			t.Fatal(err)
-		default:
-		}
-		if why := a.NotReady(t.Context()); len(why) > 0 {
-			return errors.New(strings.Join(why, "; "))
-		}
-		return nil
 	})
 	return a
 }

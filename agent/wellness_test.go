@@ -240,9 +240,12 @@ func TestOverloadSaysWhichLimit(t *testing.T) {
 			m := newMachine(t, cp.token("orders-1", "shop/orders"))
 			config := m.set.config(&bytes.Buffer{})
 			config.EnvoyMaxHeapMiB = c.heapMiB
-			a := agentHere(t, config)
+			a := runHere(t, config) // an Envoy at its limit is never ready
 			envoytest.Eventually(t, deadline, func() error {
 				s := a.Status()
+				if s.Relay == nil {
+					return errors.New("the agent has not joined yet")
+				}
 				if why := a.NotReady(t.Context()); !live(&s) || strings.Join(why, "\n") != c.says && (c.says == "" || len(why) != 1 || !strings.HasPrefix(why[0], c.says)) {
 					return fmt.Errorf("not ready: %q, want %q; Envoy is %s: %+v", why, c.says, s.Relay.Envoy, s.Relay.Envoys)
 				}
