@@ -72,6 +72,10 @@ type conn struct {
 	// means that the owner waits for it.
 	unwritten, progress atomic.Int64
 	blocked             atomic.Bool
+	// owesSince is convergingSince while converging, for other goroutines, or nil. everAnswered means
+	// that it has answered all of a generation once.
+	owesSince    atomic.Pointer[time.Time]
+	everAnswered atomic.Bool
 
 	wakeup  chan struct{}
 	evicted chan error // why the stream ends; capacity 1
@@ -354,6 +358,8 @@ func (c *conn) refresh() {
 	}
 	if !c.converging {
 		c.convergingSince = time.Now()
+		since := c.convergingSince
+		c.owesSince.Store(&since)
 	}
 	c.converging = true // even if nothing differs: a rollout may wait for the answer
 	if o.own.set != c.ownSet {
@@ -461,6 +467,8 @@ func (c *conn) noteConverged() {
 		r.answered(rejected)
 	}
 	c.converging, c.knownRejections = false, standing
+	c.owesSince.Store(nil)
+	c.everAnswered.Store(true)
 	if len(standing) == 0 {
 		c.knownRejections = nil
 	}

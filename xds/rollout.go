@@ -1,17 +1,29 @@
 package xds
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/fairlist"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/cache"
 )
 
-// maxRollouts bounds the rollouts that are kept.
-const maxRollouts = 64
+// maxRollouts bounds the rollouts that are kept, and maxRolloutsEach those of one namespace, or of
+// health and endpoints: neither a host whose health changes all the time, nor who edits all the time,
+// hides the result of somebody else's change.
+const (
+	maxRollouts     = 128
+	maxRolloutsEach = maxRollouts / 2
+)
+
+// unansweredFor is how long a proxy must have owed an answer before a snapshot was announced, so that
+// nobody waits for its answer to this one.
+const unansweredFor = 5 * time.Second
 
 // maxRejections bounds the rejections of one generation that are kept.
 const maxRejections = 200
@@ -75,8 +87,8 @@ type ProxyRejection struct{ Proxy, Type, Name, Reason string }
 type rollouts struct {
 	finished chan struct{}
 
-	mu   sync.Mutex // guards list
-	list []*rollout // by generation
+	mu   sync.Mutex               // guards list
+	list *fairlist.List[*rollout] // by generation
 }
 
 // rollout is held by the proxies that it affects, each until it has answered, so that no
@@ -94,7 +106,20 @@ type rollout struct {
 	slowLogged bool                     // that it takes long was logged
 }
 
-func newRollouts() *rollouts { return &rollouts{finished: make(chan struct{}, 1)} }
+func newRollouts() *rollouts {
+	return &rollouts{
+		finished: make(chan struct{}, 1),
+		list:     fairlist.New(maxRollouts, func(string) int { return maxRolloutsEach }, (*rollout).author),
+	}
+}
+
+// author is the namespace of the first object that a person edited, or empty.
+func (n *rollout) author() string {
+	if i := slices.IndexFunc(n.status.Changes, writtenChange); i >= 0 {
+		return "edited in " + n.status.Changes[i].Key.Namespace
+	}
+	return ""
+}
 
 // begin starts the rollout of a new snapshot to the proxies that are connected now.
 func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns int) *rollout {
@@ -107,10 +132,7 @@ func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns int) *rollout {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.list = append(r.list, n)
-	if len(r.list) > maxRollouts {
-		r.list = slices.Delete(r.list, 0, 1)
-	}
+	r.list.Add(n)
 	return n
 }
 
@@ -238,7 +260,7 @@ func (n *rollout) copyLocked() Rollout {
 func (r *rollouts) all() []*rollout {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.list)
+	return slices.Clone(r.list.All())
 }
 
 func (r *rollouts) unlogged(now time.Time) []Rollout {
@@ -305,9 +327,11 @@ func onlyHealth(changes []mesh.Change) bool {
 // written reports whether a person has probably edited something: endpoints come and go by
 // themselves.
 func written(changes []mesh.Change) bool {
-	return slices.ContainsFunc(changes, func(c mesh.Change) bool {
-		return c.Origin != nil && c.Reach != mesh.ReachHealth && c.Reach != mesh.ReachEndpoints
-	})
+	return slices.ContainsFunc(changes, writtenChange)
+}
+
+func writtenChange(c mesh.Change) bool {
+	return c.Origin != nil && c.Reach != mesh.ReachHealth && c.Reach != mesh.ReachEndpoints
 }
 
 // changedObjects returns the files of some of the changed objects.
@@ -348,4 +372,34 @@ func (s *Server) Convergence(generation uint64) (Rollout, bool) {
 		}
 	}
 	return Rollout{}, false
+}
+
+// Unanswered is a proxy that has not answered a snapshot.
+type Unanswered struct {
+	Proxy, Host string
+	// Since is since when it owes an answer, to this snapshot or an earlier one.
+	Since time.Time
+	// Silent means that nobody should wait for it: it owed an answer for long when the snapshot was
+	// announced, or has never answered all of its configuration.
+	Silent bool
+}
+
+// Unanswered lists the proxies that have not answered a snapshot, sorted by name.
+func (s *Server) Unanswered(n *Rollout) []Unanswered {
+	var out []Unanswered
+	for _, c := range s.connections() {
+		if !c.owesAnswer(n.Generation) {
+			continue
+		}
+		u := Unanswered{Proxy: c.name(), Host: c.peer.Host, Since: n.Started}
+		if since := c.owesSince.Load(); since != nil && since.Before(u.Since) {
+			u.Since = *since
+		}
+		u.Silent = !c.everAnswered.Load() || n.Started.Sub(u.Since) >= unansweredFor
+		out = append(out, u)
+	}
+	slices.SortFunc(out, func(a, b Unanswered) int {
+		return cmp.Or(strings.Compare(a.Proxy, b.Proxy), strings.Compare(a.Host, b.Host))
+	})
+	return out
 }

@@ -206,6 +206,13 @@ func (c *conn) dropRollouts() {
 	c.unansweredRollouts, c.left = nil, true
 }
 
+// owesAnswer reports whether the rollout of a snapshot waits for the proxy.
+func (c *conn) owesAnswer(generation uint64) bool {
+	c.rolloutsMu.Lock()
+	defer c.rolloutsMu.Unlock()
+	return slices.ContainsFunc(c.unansweredRollouts, func(r awaited) bool { return r.generation == generation })
+}
+
 // markSent records in the rollouts that wait for the proxy that a response was sent.
 func (c *conn) markSent(now time.Time) {
 	if c.server.cfg.Observe == nil {

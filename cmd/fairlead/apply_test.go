@@ -175,3 +175,37 @@ func TestProxyStatusSaysTheSameInJSON(t *testing.T) {
 		})
 	}
 }
+
+// TestApplyNamesWhoDoesNotAnswer: the result of each file is printed, with the proxies that have not
+// answered, also if the first one takes all of the time.
+func TestApplyNamesWhoDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	dir, from := t.TempDir(), t.TempDir()
+	args := []string{"apply", "--config-dir", dir}
+	for _, name := range []string{"a", "b"} {
+		path := filepath.Join(from, name+".yaml")
+		if err := os.WriteFile(path, []byte(serviceEntry(name, name)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, path)
+	}
+	rollout := admin.JSON(func(_ context.Context, r *http.Request, _ struct{}) (server.Rollout, error) {
+		if strings.HasSuffix(r.PathValue("path"), "a.yaml") {
+			return server.Rollout{Touched: 12, Accepted: 11, Waiting: 1, Unanswered: []server.Unanswered{{Proxy: "web.shop", Host: "vm1", Seconds: 1}}}, nil
+		}
+		return server.Rollout{Done: true, Touched: 12, Accepted: 11, Waiting: 1, Unanswered: []server.Unanswered{{Proxy: "db.shop", Host: "vm2", Seconds: 90, Silent: true}}}, nil
+	})
+	run := adminOf(t, map[string]http.Handler{"GET /v1/sources": reads(dir), "GET /v1/rollout/{path...}": rollout})
+	code, out, errs := cli(t, append(args, "--run-dir", run, "--wait", "300ms")...)
+	for _, want := range []string{
+		"a.yaml: no result from the server within 300ms: 1 of 12 proxies have not answered\nweb.shop on host vm1 has not answered for 1s\n",
+		"b.yaml applied to 11/12 proxies in 0.00 s\ndb.shop on host vm2 has not answered for 1m30s, since before the change: nobody waits for it\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say\n%s%d\n%s%s", want, code, out, errs)
+		}
+	}
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -56,7 +56,8 @@ func reportResult(cmd *cobra.Command, f resultFlags, c change) error {
 		return nil // no server here: there is nobody to ask
 	}
 	client, w := admin.NewClient(socket), cmd.OutOrStdout()
-	ctx, cancel := context.WithTimeout(cmd.Context(), f.wait)
+	until := time.Now().Add(f.wait)
+	ctx, cancel := context.WithDeadline(cmd.Context(), until)
 	defer cancel()
 	root, err := c.rootAt(ctx, client)
 	if err != nil {
@@ -65,12 +66,14 @@ func reportResult(cmd *cobra.Command, f resultFlags, c change) error {
 	}
 	bad := false
 	for _, p := range c.places {
-		r, err := awaitRollout(ctx, client, root+strings.TrimPrefix(p.path, c.root), c.begin)
+		r, err := awaitRollout(cmd.Context(), client, root+strings.TrimPrefix(p.path, c.root), c.begin, until)
 		if err != nil {
 			_, _ = fmt.Fprintf(w, "%s: no result from the server within %s: %v\n", p.name, f.wait, err)
-			continue
+			bad = len(r.Rejected) > 0 || bad
+		} else {
+			bad = printRollout(w, p.name, r) || bad
 		}
-		bad = printRollout(w, p.name, r) || bad
+		printUnanswered(w, r)
 	}
 	if bad {
 		return errInvalid
@@ -96,32 +99,53 @@ func (c *change) rootAt(ctx context.Context, client *admin.Client) (string, erro
 	return "", fmt.Errorf("the server on this machine does not read %q", c.root)
 }
 
-// awaitRollout waits for the result of a file or key that was written after begin.
-func awaitRollout(ctx context.Context, client *admin.Client, path string, begin time.Time) (server.Rollout, error) {
+// lastAsk is how long the server may take for its answer when the time to wait is over.
+const lastAsk = 2 * time.Second
+
+// awaitRollout waits for the result of a file or key that was written after begin. It asks at least
+// once: the result of one file may be there when another one took all of the time.
+func awaitRollout(ctx context.Context, client *admin.Client, path string, begin, until time.Time) (server.Rollout, error) {
 	at := (&url.URL{Path: "/v1/rollout/" + strings.TrimPrefix(path, "/")}).EscapedPath()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	why := context.DeadlineExceeded
 	for {
+		left := time.Until(until)
+		asking, cancel := context.WithTimeout(ctx, max(left, lastAsk))
 		var r server.Rollout
-		err := client.Do(ctx, http.MethodGet, at, nil, &r)
+		err := client.Do(asking, http.MethodGet, at, nil, &r)
+		cancel()
 		switch {
 		case err != nil:
+			r = server.Rollout{}
 		case time.Since(begin).Seconds() < r.Age:
-			err = errors.New("it knows of an earlier change only")
+			r, err = server.Rollout{}, errors.New("it knows of an earlier change only")
 		case r.Done:
 			return r, nil
 		default:
 			err = fmt.Errorf("%d of %d proxies have not answered", r.Waiting, r.Touched)
 		}
-		if ctx.Err() == nil {
-			why = err
+		if left <= 0 || ctx.Err() != nil {
+			return r, err
 		}
 		select {
 		case <-ctx.Done():
-			return r, why
 		case <-tick.C:
 		}
+	}
+}
+
+// printUnanswered names proxies that have not answered.
+func printUnanswered(w io.Writer, r server.Rollout) {
+	const few = 3
+	for _, u := range r.Unanswered[:min(len(r.Unanswered), few)] {
+		note := ""
+		if u.Silent {
+			note = ", since before the change: nobody waits for it"
+		}
+		_, _ = fmt.Fprintf(w, "%s on host %s has not answered for %s%s\n", safetext.Sanitize(u.Proxy, 256), safetext.Sanitize(u.Host, 256), time.Duration(u.Seconds*float64(time.Second)).Round(time.Second), note)
+	}
+	if more := r.Waiting - few; len(r.Unanswered) > few && more > 0 {
+		_, _ = fmt.Fprintf(w, "… and %d more: `fairlead proxy-status` lists each proxy\n", more)
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds"
 )
 
 // TokenRequest asks for a join token.
@@ -267,33 +269,61 @@ type Rollout struct {
 	Rejected []Rejection `json:"rejected,omitempty"`
 	// RejectedMore is how many rejections there are beside these.
 	RejectedMore int `json:"rejected_more,omitempty"`
+	// Unanswered are the first proxies that have not answered. Done does not wait for silent ones.
+	Unanswered []Unanswered `json:"unanswered,omitempty"`
 }
+
+// Unanswered is a proxy that has not answered a change.
+type Unanswered struct {
+	Proxy string `json:"proxy"`
+	Host  string `json:"host"`
+	// Seconds is for how long it owes an answer, to this change or an earlier one.
+	Seconds float64 `json:"seconds"`
+	// Silent means that the result does not wait for it: it owed an answer before the change, or has
+	// never answered all of its configuration.
+	Silent bool `json:"silent,omitempty"`
+}
+
+// maxUnanswered limits the proxies that are listed of those that have not answered a change.
+const maxUnanswered = 20
 
 // rolloutOf finds the newest generation that a file, or a key of Consul, changed.
 func (s *Server) rolloutOf(_ context.Context, r *http.Request, _ struct{}) (Rollout, error) {
 	named := strings.TrimPrefix(r.PathValue("path"), "/")
 	path := "/" + named
-	for g := s.registry.Status().Generation; g > 0; g-- {
-		ro, ok := s.xds.Convergence(g)
-		if !ok {
-			break
-		}
-		for _, c := range ro.Changes {
-			if c.Origin == nil || c.Origin.Path != path && c.Origin.Path != named {
-				continue
-			}
-			out := Rollout{
-				Generation: g, Touched: ro.Affected, Accepted: ro.Accepted, Waiting: ro.Waiting, Done: !ro.Done.IsZero(),
-				Seconds: ro.Took(time.Now()).Seconds(), Age: time.Since(ro.Started).Seconds(),
-				RejectedMore: ro.RejectedMore,
-			}
-			for _, x := range ro.Rejected {
-				out.Rejected = append(out.Rejected, rejection(Rejection{Proxy: x.Proxy, Name: x.Name, Reason: x.Reason}))
-			}
-			return out, nil
+	for _, ro := range slices.Backward(s.xds.Rollouts()) {
+		if slices.ContainsFunc(ro.Changes, func(c mesh.Change) bool {
+			return c.Origin != nil && (c.Origin.Path == path || c.Origin.Path == named)
+		}) {
+			return s.rolloutNow(&ro, time.Now()), nil
 		}
 	}
 	return Rollout{}, fmt.Errorf("no recent change came from %q: %w", path, fs.ErrNotExist)
+}
+
+func (s *Server) rolloutNow(ro *xds.Rollout, now time.Time) Rollout {
+	out := Rollout{
+		Generation: ro.Generation, Touched: ro.Affected, Accepted: ro.Accepted, Waiting: ro.Waiting, Done: !ro.Done.IsZero(),
+		Seconds: ro.Took(now).Seconds(), Age: now.Sub(ro.Started).Seconds(),
+		RejectedMore: ro.RejectedMore,
+	}
+	for _, x := range ro.Rejected {
+		out.Rejected = append(out.Rejected, rejection(Rejection{Proxy: x.Proxy, Name: x.Name, Reason: x.Reason}))
+	}
+	if out.Done || !ro.Complete {
+		return out
+	}
+	silent := 0
+	for _, u := range s.xds.Unanswered(ro) {
+		if u.Silent {
+			silent++
+		}
+		if len(out.Unanswered) < maxUnanswered {
+			out.Unanswered = append(out.Unanswered, Unanswered{Proxy: u.Proxy, Host: u.Host, Seconds: now.Sub(u.Since).Seconds(), Silent: u.Silent})
+		}
+	}
+	out.Done = ro.Waiting <= silent // all others have answered
+	return out
 }
 
 // Rejection is a resource that a proxy refused.
