@@ -101,7 +101,7 @@ func findUnserved(snap *mesh.Snapshot, states map[*conn]*proxyState) []Unserved 
 	var out []Unserved
 	for t := range targets.All() {
 		for _, u := range endpointsAt(snap, t) {
-			if u.judge(at[t.Address]) {
+			if u.takesNone(at[t.Address]) {
 				out = append(out, u.Unserved)
 			}
 		}
@@ -151,9 +151,9 @@ func endpointsAt(snap *mesh.Snapshot, t view.MTLSTarget) (out []unservedEndpoint
 	return out
 }
 
-// judge reports whether none of the proxies at the address takes mTLS at the port, and notes the one that is
+// takesNone reports whether none of the proxies at the address takes mTLS at the port, and notes the one that is
 // named.
-func (u *unservedEndpoint) judge(at []neighbour) bool {
+func (u *unservedEndpoint) takesNone(at []neighbour) bool {
 	for _, n := range at {
 		if n.network != u.network {
 			continue

@@ -17,9 +17,9 @@ type inbound struct {
 	of       *stream.Set
 }
 
-// judgeInbound decides whether one of the workload's inbound listeners is served. Only if some
+// checkInbound decides whether one of the workload's inbound listeners is served. Only if some
 // listener is rejected the others are looked at.
-func (c *core) judgeInbound(p *peer, v ackState) {
+func (c *core) checkInbound(p *peer, v ackState) {
 	set := c.accepted[stream.ListenerType]
 	if c.r.c.Inbound == nil || !p.live || !v.answered[stream.ListenerType] || !c.inbound.stale && c.inbound.of == set {
 		return

@@ -136,7 +136,7 @@ func (c *core) noteRefused(p *peer, v ackState) {
 	if news != nil && c.upstream != nil {
 		c.upstream.cancel(news)
 	}
-	c.judgeInbound(p, v)
+	c.checkInbound(p, v)
 }
 
 // maxStoredReason bounds, in bytes, what is stored of a reason. Envoy's message about an update has the

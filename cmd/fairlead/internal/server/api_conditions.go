@@ -161,8 +161,8 @@ func (s *Server) refused(now time.Time) []Refused {
 	}
 	left := out[:0]
 	for i, r := range out {
-		quiet, is := now.Sub(r.Last), s.presence.letIn(r.Host, r.Peer, first[i], r.Last)
-		if quiet <= refusedFor && is != letInSince && (is != letInBetween || quiet <= refusedQuiet) {
+		quiet, is := now.Sub(r.Last), s.presence.admitted(r.Host, r.Peer, first[i], r.Last)
+		if quiet <= refusedFor && is != admittedSince && (is != admittedBetween || quiet <= refusedQuiet) {
 			left = append(left, r)
 		}
 	}

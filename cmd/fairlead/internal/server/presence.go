@@ -176,20 +176,20 @@ func (p *presence) absent(record []attest.Host, away []agents.WorkloadStatus, no
 	return out
 }
 
-// letIn is what became of a peer after it was refused.
-type letIn int
+// readmission is what became of a peer after it was refused.
+type readmission int
 
 const (
-	notLetIn letIn = iota
-	// letInBetween means that it was let in since, and perhaps between refusals, too: two machines may
+	notAdmitted readmission = iota
+	// admittedBetween means that it was let in since, and perhaps between refusals, too: two machines may
 	// have one name, or one address.
-	letInBetween
-	letInSince
+	admittedBetween
+	admittedSince
 )
 
-// letIn says whether the host, or for a peer that has proved no name one that connects from its
+// admitted says whether the host, or for a peer that has proved no name one that connects from its
 // address, has opened a stream since it was refused, first and last at these times.
-func (p *presence) letIn(host, address string, first, last time.Time) letIn {
+func (p *presence) admitted(host, address string, first, last time.Time) readmission {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var its []*present
@@ -200,11 +200,11 @@ func (p *presence) letIn(host, address string, first, last time.Time) letIn {
 	}
 	switch {
 	case !slices.ContainsFunc(its, func(h *present) bool { return h.opened.After(last) }):
-		return notLetIn
+		return notAdmitted
 	case len(its) > 1 || its[0].before.After(first) && its[0].before.Before(last):
-		return letInBetween
+		return admittedBetween
 	default:
-		return letInSince
+		return admittedSince
 	}
 }
 

@@ -81,8 +81,8 @@ func TestRefusalsEnd(t *testing.T) {
 	}
 }
 
-// TestLetIn: a refusal is over when the host was let in, but not if it was also let in between refusals.
-func TestLetIn(t *testing.T) {
+// TestAdmitted: a refusal is over when the host was let in, but not if it was also let in between refusals.
+func TestAdmitted(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -90,21 +90,21 @@ func TestLetIn(t *testing.T) {
 	for name, c := range map[string]struct {
 		hosts      map[string]*present
 		host, peer string
-		want       letIn
+		want       readmission
 	}{
-		"never":             {nil, "web", "10.0.0.1:1", notLetIn},
-		"before":            {map[string]*present{"web": {opened: ago(time.Hour)}}, "web", "", notLetIn},
-		"since":             {map[string]*present{"web": {opened: ago(time.Second)}}, "web", "", letInSince},
-		"before_and_since":  {map[string]*present{"web": {opened: ago(time.Second), before: ago(time.Hour)}}, "web", "", letInSince},
-		"between_and_since": {map[string]*present{"web": {opened: ago(time.Second), before: ago(90 * time.Second)}}, "web", "", letInBetween},
-		"twice_since":       {map[string]*present{"web": {opened: ago(time.Second), before: ago(2 * time.Second)}}, "web", "", letInSince},
-		"another":           {map[string]*present{"db": {opened: ago(time.Second), source: one}}, "web", "10.0.0.1:1", notLetIn},
-		"by_address":        {map[string]*present{"web": {opened: ago(time.Second), source: one}}, "", "10.0.0.1:1", letInSince},
-		"another_address":   {map[string]*present{"web": {opened: ago(time.Second), source: other}}, "", "10.0.0.1:1", notLetIn},
-		"several_there":     {map[string]*present{"web": {opened: ago(time.Second), source: one}, "db": {opened: ago(time.Hour), source: one}}, "", "10.0.0.1:1", letInBetween},
+		"never":             {nil, "web", "10.0.0.1:1", notAdmitted},
+		"before":            {map[string]*present{"web": {opened: ago(time.Hour)}}, "web", "", notAdmitted},
+		"since":             {map[string]*present{"web": {opened: ago(time.Second)}}, "web", "", admittedSince},
+		"before_and_since":  {map[string]*present{"web": {opened: ago(time.Second), before: ago(time.Hour)}}, "web", "", admittedSince},
+		"between_and_since": {map[string]*present{"web": {opened: ago(time.Second), before: ago(90 * time.Second)}}, "web", "", admittedBetween},
+		"twice_since":       {map[string]*present{"web": {opened: ago(time.Second), before: ago(2 * time.Second)}}, "web", "", admittedSince},
+		"another":           {map[string]*present{"db": {opened: ago(time.Second), source: one}}, "web", "10.0.0.1:1", notAdmitted},
+		"by_address":        {map[string]*present{"web": {opened: ago(time.Second), source: one}}, "", "10.0.0.1:1", admittedSince},
+		"another_address":   {map[string]*present{"web": {opened: ago(time.Second), source: other}}, "", "10.0.0.1:1", notAdmitted},
+		"several_there":     {map[string]*present{"web": {opened: ago(time.Second), source: one}, "db": {opened: ago(time.Hour), source: one}}, "", "10.0.0.1:1", admittedBetween},
 	} {
 		p := &presence{hosts: c.hosts}
-		if got := p.letIn(c.host, c.peer, ago(2*time.Minute), ago(time.Minute)); got != c.want {
+		if got := p.admitted(c.host, c.peer, ago(2*time.Minute), ago(time.Minute)); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
