@@ -322,7 +322,7 @@ func (l *loop) logConflicts(list []mesh.Conflict) {
 		}
 		switch fresh++; {
 		case fresh > loggedNames:
-		case c.Reason != "" && c.Host == "": // two catalogs, and the instances of both stand
+		case c.Reason != "" && c.Host == "" && !c.OfTenant(): // two catalogs, and the instances of both stand
 			l.log.Info("datacenters disagree on a service", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		case c.Reason != "":
 			l.log.Warn("object is limited to some namespaces", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)

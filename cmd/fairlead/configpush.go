@@ -176,7 +176,7 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	if err != nil {
 		return false, err
 	}
-	binding := files.Root{Namespaces: t.opts.Namespaces, Hosts: hosts}.Binding(f.bound.hostsOnly)
+	binding := files.Root{Namespaces: t.opts.Namespaces, Hosts: hosts, Credentials: f.catalog.hostPaths.credentials.keys()}.Binding(f.bound.hostsOnly)
 	if err := before.checkOverlap(binding); err != nil {
 		return false, err
 	}

@@ -33,7 +33,11 @@ func writeConsul(w io.Writer, s *server.Sources) {
 	var limited []string
 	for _, c := range conflicts {
 		if c.Reason != "" {
-			limited = append(limited, c.Key.String()+": "+c.Reason+" ("+c.Kept.String()+", "+c.Dropped.String()+")")
+			at := c.Dropped.String()
+			if c.Kept != nil {
+				at = c.Kept.String() + ", " + at
+			}
+			limited = append(limited, c.Key.String()+": "+c.Reason+" ("+at+")")
 		}
 	}
 	writeSome(w, "limited to some namespaces", len(limited), func(i int) string { return limited[i] })

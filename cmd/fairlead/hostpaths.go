@@ -19,11 +19,17 @@ const (
 	allowSockets = "allow-unix-sockets"
 	allowFiles   = "allow-files"
 	allowLocal   = "allow-local-addresses"
+
+	configCredentials = "config-credentials" //nolint:gosec // G101: the name of a flag
 )
 
 // hostPathFlags are the sources whose objects may name what an Envoy opens as its
 // own user, or what its host has for itself.
-type hostPathFlags struct{ unixSockets, files, localAddresses sourcesFlag }
+type hostPathFlags struct {
+	unixSockets, files, localAddresses sourcesFlag
+	// credentials are those that hosts of other namespaces use for a source.
+	credentials sourceValuesFlag
+}
 
 func (f *hostPathFlags) add(fl *pflag.FlagSet) {
 	for name, flag := range map[string]struct {
@@ -37,17 +43,21 @@ func (f *hostPathFlags) add(fl *pflag.FlagSet) {
 		fl.StringArrayVar((*[]string)(flag.list), name, nil,
 			"a bound directory of --config-dir, or consul-kv, whose objects may name "+flag.what+"; may be repeated. Unbound directories always may")
 	}
+	fl.StringArrayVar((*[]string)(&f.credentials), configCredentials, nil,
+		"DIR=NAME,…: credentialNames that DestinationRules of a bound directory, or of consul-kv, may have gateways of other namespaces present; may be repeated. Gateways of the own namespace use every credential of their hosts")
 }
 
 // allow notes what the objects of a directory may name.
 func (f *hostPathFlags) allow(root *files.Root) {
 	root.UnixSockets, root.Files, root.LocalAddresses = f.unixSockets.dir(root.Path), f.files.dir(root.Path), f.localAddresses.dir(root.Path)
+	root.Credentials = f.credentials.dir(root.Path)
 }
 
 // check refuses what allows nothing: a slip in the name would be found out when an
 // object is kept out.
 func (f *hostPathFlags) check(roots []files.Root, kvPrefix string) error {
-	return errors.Join(f.unixSockets.check(allowSockets, roots, kvPrefix), f.files.check(allowFiles, roots, kvPrefix), f.localAddresses.check(allowLocal, roots, kvPrefix))
+	return errors.Join(f.unixSockets.check(allowSockets, roots, kvPrefix), f.files.check(allowFiles, roots, kvPrefix), f.localAddresses.check(allowLocal, roots, kvPrefix),
+		f.credentials.check(configCredentials, roots, kvPrefix))
 }
 
 // sourcesFlag are sources by name.

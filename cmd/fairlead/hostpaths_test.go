@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,61 @@ func TestAllowHostPaths(t *testing.T) {
 			if allowed != (other == flag) {
 				t.Errorf("%s allows %+v", flag, root)
 			}
+		}
+	}
+}
+
+// TestSourceValues: a value belongs to the source that is named, and a slip in a name does not start.
+func TestSourceValues(t *testing.T) {
+	t.Parallel()
+	roots := []files.Root{{Path: "/etc/mesh/shop", Namespaces: []string{"shop"}}, {Path: "/etc/mesh/all"}}
+	f := sourceValuesFlag{"/etc/mesh/./shop/=b,a", "/etc/mesh/shop=b", keysSource + "=k"}
+	if err := f.check(configCredentials, roots, "mesh=kv"); err != nil {
+		t.Error(err)
+	}
+	if got := f.dir("/etc/mesh/shop"); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("the directory has %q", got)
+	}
+	if got, other := f.keys(), f.dir("/etc/mesh/bank"); !slices.Equal(got, []string{"k"}) || other != nil {
+		t.Errorf("the keys have %q, another directory has %q", got, other)
+	}
+	for value, said := range map[string]string{
+		"/etc/mesh/shop": "write DIR=NAME", "=a": "write DIR=NAME", "/etc/mesh/shop=": "write DIR=NAME", "/etc/mesh/shop=a,*": "whole names",
+		"/etc/mesh=a": "a directory of", "/etc/mesh/all=a": "not bound to a namespace",
+	} {
+		err := sourceValuesFlag{value}.check(configCredentials, roots, "")
+		if err == nil || !strings.Contains(err.Error(), said) || !strings.Contains(err.Error(), "--config-credentials") {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+	for prefix, said := range map[string]string{"": "--consul-kv-prefix", "mesh": "not bound to a namespace"} {
+		if err := (sourceValuesFlag{keysSource + "=a"}).check(configCredentials, roots, prefix); err == nil || !strings.Contains(err.Error(), said) {
+			t.Errorf("keys below %q: %v", prefix, err)
+		}
+	}
+}
+
+// TestCredentialsOfBoundDirectories: the commands that judge for the server say what a gateway of another
+// namespace does not use, and where it is written.
+func TestCredentialsOfBoundDirectories(t *testing.T) {
+	t.Parallel()
+	rule := write(t, "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\n"+
+		"spec:\n  host: a.example\n  trafficPolicy:\n    tls:\n      mode: SIMPLE\n      credentialName: partner\n")
+	dir := filepath.Dir(rule)
+	for _, c := range []struct {
+		args    []string
+		refused string
+	}{
+		{[]string{"analyze", dir + "=shop"}, rule + ":9:23: warning [FL0232] DestinationRule shop/a spec.trafficPolicy.tls.credentialName: the credential \"partner\" is not given to this source"},
+		{[]string{"analyze", dir}, ""},
+		{[]string{"analyze", dir + "=shop", "--config-credentials", dir + "=partner"}, ""},
+		{[]string{"analyze", dir + "=shop", "--config-credentials", dir + "=other"}, "[FL0232]"},
+		{[]string{"render", "--config-dir", dir + "=shop", "--ip", "10.0.0.1"}, "warning [FL0232] DestinationRule shop/a spec.trafficPolicy.tls.credentialName"},
+		{[]string{"render", "--config-dir", dir + "=shop", "--ip", "10.0.0.1", "--config-credentials", dir + "=partner"}, ""},
+	} {
+		_, out, more := cli(t, c.args...)
+		if out += more; c.refused != "" && !strings.Contains(out, c.refused) || c.refused == "" && strings.Contains(out, "FL0232") {
+			t.Errorf("%q says %s", c.args, out)
 		}
 	}
 }

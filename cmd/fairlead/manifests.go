@@ -43,12 +43,12 @@ type tree struct {
 	bound map[*manifest.File]*mesh.Binding
 }
 
-// foreign are the hosts of others that sources which are bound to namespaces name.
+// foreign are the hosts of others that sources which are bound to namespaces name, and what else they may not.
 func (t *tree) foreign(settings *mesh.MeshConfig) []mesh.Conflict {
 	if len(t.bound) == 0 {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(t.snapshot(settings).Conflicts), func(c mesh.Conflict) bool { return !c.Foreign })
+	return slices.DeleteFunc(slices.Clone(t.snapshot(settings).Conflicts), func(c mesh.Conflict) bool { return !c.OfTenant() })
 }
 
 // boundNamespaces are the namespaces that sources are bound to, sorted.
@@ -89,8 +89,8 @@ func readTree(stdin io.Reader, paths []string, bound *boundFlags, allowed hostPa
 func treeOf(stdin io.Reader, roots []files.Root, bound *boundFlags, allowed hostPathFlags) (*tree, error) {
 	t := &tree{}
 	for _, root := range roots {
-		binding := root.Binding(bound.hostsOnly)
 		allowed.allow(&root)
+		binding := root.Binding(bound.hostsOnly)
 		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles(), NoLocalAddresses: root.NoLocalAddresses()}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]

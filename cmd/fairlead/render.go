@@ -156,9 +156,7 @@ func (f *renderFlags) render(cmd *cobra.Command) (*renderedProxy, error) {
 	}
 	r := &renderedProxy{snapshot: t.snapshot(settings)}
 	for _, c := range t.foreign(settings) {
-		faults = append(faults, manifest.Fault{
-			Origin: c.Dropped, Key: c.Key, Code: manifest.Code(analysis.CodeForeignHost), Severity: manifest.Warning, Message: c.Reason,
-		})
+		faults = append(faults, analysis.FaultOf(c))
 	}
 	r.faults = faults
 	proxy, err := f.proxy(r.snapshot)

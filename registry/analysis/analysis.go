@@ -62,6 +62,9 @@ const (
 	CodeCatalogsDiffer Code = codes.CatalogsDiffer
 	// CodeForeignHost: a source that is bound to namespaces names another's host.
 	CodeForeignHost Code = codes.ForeignHost
+	// CodeForeignCredential: a source that is bound to namespaces has gateways of others present a
+	// credential that is not given to it.
+	CodeForeignCredential Code = codes.ForeignCredential
 	// CodeIngressBind: an ingress listener of a Sidecar does not say where it listens.
 	CodeIngressBind Code = codes.IngressBind
 	// CodeDenies: a security policy that is not in force makes workloads deny all requests.
@@ -149,7 +152,7 @@ type Input struct {
 	// Catalogs are what catalogs have, in the order in which they count; nothing of
 	// it is judged but what stands between it and the objects.
 	Catalogs []*mesh.Fragment
-	// Foreign are the hosts of others that sources which are bound to namespaces name,
+	// Foreign are the hosts of others that sources which are bound to namespaces name, and what else they may not,
 	// as a snapshot of the mesh has them among its conflicts.
 	Foreign []mesh.Conflict
 	// Bound are the namespaces that sources are bound to.
@@ -192,6 +195,7 @@ func analyzers() []analyzer {
 		{CodeUnknownDelegate, unknownDelegates},
 		{CodeCatalogHost, catalogHosts},
 		{CodeForeignHost, foreignHosts},
+		{CodeForeignCredential, tenantConflicts(mesh.ConflictCredential)},
 		{CodeIngressBind, ingressBinds},
 		{CodeDenies, deniers},
 		{CodeNoProvider, providers},

@@ -13,17 +13,50 @@ import (
 // foreignHosts warns of a host that a source which is bound to namespaces names,
 // and that is another's.
 func foreignHosts(w *meshIndex, r *report) {
-	if len(w.in.Foreign) == 0 {
-		return
-	}
-	at := map[*mesh.Origin]*manifest.Object{}
-	for _, o := range w.in.Objects {
-		at[o.Meta.Origin] = o
-	}
+	at := w.conflicting()
 	for _, c := range w.in.Foreign {
 		if o := at[c.Dropped]; c.Foreign && o != nil {
 			r.warn(place{o, w.fieldOf(o, c.Host)}, "%s", c.Reason)
 		}
+	}
+}
+
+// conflicting are the objects by their origins, if there is a conflict.
+func (w *meshIndex) conflicting() map[*mesh.Origin]*manifest.Object {
+	at := map[*mesh.Origin]*manifest.Object{}
+	if len(w.in.Foreign) > 0 {
+		for _, o := range w.in.Objects {
+			at[o.Meta.Origin] = o
+		}
+	}
+	return at
+}
+
+// tenantConflicts reports what sources that are bound to namespaces may not, of one kind.
+func tenantConflicts(kind mesh.ConflictKind) func(w *meshIndex, r *report) {
+	return func(w *meshIndex, r *report) {
+		at := w.conflicting()
+		for _, c := range w.in.Foreign {
+			if o := at[c.Dropped]; c.Kind == kind && o != nil {
+				r.add(place{o, c.Field}, severityOf(kind), c.Reason)
+			}
+		}
+	}
+}
+
+// severityOf is an error for what keeps an object out.
+func severityOf(mesh.ConflictKind) Severity { return Warning }
+
+// FaultOf is the fault of a source that is bound to namespaces, of a conflict of its own.
+func FaultOf(c mesh.Conflict) manifest.Fault { //nolint:gocritic // hugeParam: as callers have it
+	code := CodeForeignHost
+	switch c.Kind {
+	case mesh.ConflictObject:
+	case mesh.ConflictCredential:
+		code = CodeForeignCredential
+	}
+	return manifest.Fault{
+		Origin: c.Dropped, Key: c.Key, Field: c.Field, Code: manifest.Code(code), Severity: manifest.Severity(severityOf(c.Kind)), Message: c.Reason,
 	}
 }
 

@@ -57,6 +57,7 @@ const (
 	CatalogHost         = "FL0221"
 	CatalogsDiffer      = "FL0222"
 	ForeignHost         = "FL0226"
+	ForeignCredential   = "FL0232"
 	IngressBind         = "FL0240"
 	Denies              = "FL0241"
 	UnknownIdentity     = "FL0250"

@@ -30,6 +30,9 @@ type Root struct {
 	// Files also lets them name files of the hosts, and LocalAddresses endpoints at addresses that each
 	// host has for itself.
 	Files, LocalAddresses bool
+	// Credentials are those that proxies of other namespaces use for the directory if it is bound
+	// to namespaces. This package does not use them.
+	Credentials []string
 }
 
 // Binding is the namespaces and hosts of the directory; nil if it is bound to no namespace.
@@ -38,7 +41,7 @@ func (r Root) Binding(hostsOnly bool) *mesh.Binding {
 	if len(r.Namespaces) == 0 {
 		return nil
 	}
-	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, HostsOnly: hostsOnly}
+	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, HostsOnly: hostsOnly, Credentials: r.Credentials}
 }
 
 // NoUnixSockets reports whether objects of this directory may not name unix sockets: the

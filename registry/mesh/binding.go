@@ -23,6 +23,9 @@ type Binding struct {
 	// HostsOnly says that the source has no other hosts: being the only one to
 	// declare a host does not make it the source's.
 	HostsOnly bool
+	// Credentials are the credentialNames of DestinationRules that proxies of other namespaces
+	// use for the source. Those of the rule's own namespace use any that their hosts have.
+	Credentials []string
 }
 
 // has reports whether the source may write for a namespace.

@@ -49,7 +49,7 @@ func (s *Snapshot) Fingerprint() (Hash, error) {
 		k.fingerprint(p, s)
 	}
 	for _, c := range s.Conflicts {
-		p.text(c.Key.String(), string(c.Host), c.Kept.String(), c.Dropped.String(), c.Reason)
+		p.text(c.Key.String(), string(c.Host), c.Kept.String(), c.Dropped.String(), c.Field, c.Reason)
 	}
 	p.text(s.Missing...)
 	return Hash(p.h.Sum(nil)), p.err

@@ -49,7 +49,11 @@ var kinds = []kind{
 		order:    compareKeys[*DestinationRule],
 		snapshot: func(s *Snapshot) *[]*DestinationRule { return &s.DestinationRules },
 		rank:     compareAge[*DestinationRule],
-		print:    func(p *printer, x *DestinationRule) { p.message(x.Spec); p.text(x.ExportTo...) },
+		print: func(p *printer, x *DestinationRule) {
+			p.message(x.Spec)
+			p.message(x.SpecElsewhere())
+			p.text(x.ExportTo...)
+		},
 	},
 	kindOf[*Gateway]{
 		fragment:   func(f *Fragment) *[]*Gateway { return &f.Gateways },

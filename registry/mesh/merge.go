@@ -118,7 +118,7 @@ func (t *tables) conflicts() [][]Conflict {
 	for _, k := range kinds {
 		all = append(all, k.conflicts(t))
 	}
-	return append(all, t.catalogs.conflicts, t.restrictions.conflicts)
+	return append(all, t.catalogs.conflicts, t.restrictions.conflicts, t.restrictions.rules.conflicts)
 }
 
 // lists are the lists of all sources. A source that has delivered nothing has an empty one,

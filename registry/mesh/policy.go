@@ -1,6 +1,8 @@
 package mesh
 
 import (
+	"cmp"
+
 	networking "istio.io/api/networking/v1alpha3"
 	networkingbeta "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
@@ -21,6 +23,14 @@ type DestinationRule struct {
 	Meta
 	Spec     *networking.DestinationRule
 	ExportTo Exports
+	// Elsewhere is what counts at proxies of other namespaces, in place of Spec; nil means the same. Only
+	// snapshots know it, of rules whose source is bound to namespaces.
+	Elsewhere *networking.DestinationRule
+}
+
+// SpecElsewhere is what counts at proxies of other namespaces.
+func (r *DestinationRule) SpecElsewhere() *networking.DestinationRule {
+	return cmp.Or(r.Elsewhere, r.Spec)
 }
 
 // Gateway is what gateway proxies listen for. Its hosts are "host", or "namespace/host" for the

@@ -23,6 +23,7 @@ type restrictions struct {
 	routes    persistentMap[*VirtualService, *decision[*VirtualService]]
 	conflicts []Conflict
 	rankings  rankings
+	rules     tenantRules
 	// decided are the hosts that were decided again.
 	decided []Hostname
 }
@@ -68,9 +69,11 @@ func (s *Snapshot) restrict(prev *Snapshot, in Input) []*Fragment {
 	w.decide()
 	w.assemble()
 	if !slices.Equal(p.owners.bindings, bindings) {
-		p.rankings = rankings{}
+		p.rankings, p.rules = rankings{}, tenantRules{}
 	}
 	c.rankings = p.rankings.rank(in.Fragments, c.out, bindings)
+	c.rules = p.rules.next(lists(c.out, func(f *Fragment) []*DestinationRule { return f.DestinationRules }), bindings, spec.GetDefaultDestinationRuleExportTo())
+	c.rules.put(c.out, bindings)
 	return boundLast(c.out, bindings)
 }
 

@@ -104,14 +104,32 @@ type Conflict struct {
 	// Foreign says that the host belongs to another namespace: the object is in force for
 	// clients in its own namespace only.
 	Foreign bool
+	// Kind is what else the object may not, whose source is bound to namespaces; and Field is the path of
+	// what says so.
+	Kind  ConflictKind
+	Field string
 	// Reason is for people; empty if the conflict is only an equal Key.
 	Reason string
 }
 
+// ConflictKind is what an object of a source that is bound to namespaces may not.
+type ConflictKind uint8
+
+// The kinds of conflicts. ConflictObject is one with another object, or with the owner of a host.
+const (
+	ConflictObject ConflictKind = iota
+	// ConflictCredential: gateways of other namespaces do not use a credential for the object.
+	ConflictCredential
+)
+
+// OfTenant reports whether the conflict is one of a source that is bound to namespaces with a
+// rule for such sources, and not of two objects with one Key.
+func (c *Conflict) OfTenant() bool { return c.Foreign || c.Kind != ConflictObject }
+
 // compareConflicts is the order of Snapshot.Conflicts. It does not depend on the order in
 // which they were found.
 func compareConflicts(a, b Conflict) int {
-	return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host), compareOrigins(a.Dropped, b.Dropped), compareOrigins(a.Kept, b.Kept), cmp.Compare(a.Reason, b.Reason))
+	return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host), compareOrigins(a.Dropped, b.Dropped), compareOrigins(a.Kept, b.Kept), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason))
 }
 
 func compareOrigins(a, b *Origin) int {

@@ -2,6 +2,8 @@ package envoy
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -44,9 +47,26 @@ func (b *clusterBuilder) transportSocket() {
 	tls := b.p.Policy.GetTls()
 	switch tls.GetMode() {
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
+		if tls.GetCredentialName() == mesh.RefusedCredential {
+			b.c.TransportSocket = refusingSocket()
+			return
+		}
 		b.c.TransportSocket = socket(tlsSocket, pack(b.originateTLS(tls)))
 	case networking.ClientTLSSettings_DISABLE, networking.ClientTLSSettings_ISTIO_MUTUAL:
 	}
+}
+
+// nobodysKey is the SHA-256 of no public key.
+var nobodysKey = base64.StdEncoding.EncodeToString(make([]byte, sha256.Size)) //nolint:gochecknoglobals // a constant
+
+// refusingSocket fails each TLS handshake, whoever the server is, before anything is sent. It presents no
+// certificate, and waits for no secret.
+func refusingSocket() *corev3.TransportSocket {
+	return socket(tlsSocket, pack(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
+			ValidationContext: &tlsv3.CertificateValidationContext{VerifyCertificateSpki: []string{nobodysKey}},
+		},
+	}}))
 }
 
 // proxyProtocol has each connection begin with the PROXY protocol, before all TLS, where a

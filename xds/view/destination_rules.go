@@ -138,7 +138,7 @@ func (x *ruleIndex) add(dr *mesh.DestinationRule) {
 		exports = mesh.Exports{dr.Namespace}
 	}
 	if exports.To(dr.Namespace) {
-		x.local[dr.Namespace].merge(dr, exports)
+		x.local[dr.Namespace].merge(dr, dr.Spec, exports)
 	}
 	private := len(exports) == 1 && exports[0] == dr.Namespace
 	if len(exports) == 0 && slices.Contains(x.defaults, ".") {
@@ -146,9 +146,9 @@ func (x *ruleIndex) add(dr *mesh.DestinationRule) {
 	}
 	switch {
 	case !private:
-		x.exported[dr.Namespace].merge(dr, exports)
+		x.exported[dr.Namespace].merge(dr, dr.SpecElsewhere(), exports)
 	case dr.Namespace == x.root:
-		x.rootOnly.merge(dr, exports)
+		x.rootOnly.merge(dr, dr.Spec, exports)
 	}
 }
 
@@ -170,10 +170,11 @@ func (s *ruleSet) findWildcards() {
 }
 
 // merge adds a rule to the set. It is merged into every rule for the same host with the
-// same exportTo. If there is none, it is added as a rule of its own.
-func (s *ruleSet) merge(dr *mesh.DestinationRule, exports mesh.Exports) {
-	host := mesh.Hostname(dr.Spec.GetHost())
-	selector := dr.Spec.GetWorkloadSelector()
+// same exportTo. If there is none, it is added as a rule of its own. spec is what the rule says
+// to those who look into the set.
+func (s *ruleSet) merge(dr *mesh.DestinationRule, spec *networking.DestinationRule, exports mesh.Exports) {
+	host := mesh.Hostname(spec.GetHost())
+	selector := spec.GetWorkloadSelector()
 	alone := true
 	for _, r := range s.byHost[host] {
 		if !slices.Equal(r.exportTo, exports) && !superset(exports, r.exportTo) {
@@ -188,27 +189,27 @@ func (s *ruleSet) merge(dr *mesh.DestinationRule, exports mesh.Exports) {
 		// A rule without a selector that is merged into one with a selector still counts by
 		// itself: for the clients that are not selected.
 		alone = (selector == nil) != (other == nil)
-		r.absorb(dr)
+		r.absorb(dr, spec)
 	}
 	if !alone {
 		return
 	}
 	s.byHost[host] = append(s.byHost[host], &rule{
-		spec: dr.Spec, namespace: dr.Namespace, exportTo: exports, name: dr.Name,
+		spec: spec, namespace: dr.Namespace, exportTo: exports, name: dr.Name,
 		origins: []*mesh.Origin{dr.Origin},
 	})
 }
 
 // absorb adds the subsets that r lacks, and the traffic policy if r has none.
-func (r *rule) absorb(dr *mesh.DestinationRule) {
-	spec, _ := proto.Clone(r.spec).(*networking.DestinationRule)
-	for _, sub := range dr.Spec.GetSubsets() {
-		if !slices.ContainsFunc(spec.GetSubsets(), func(o *networking.Subset) bool { return o.GetName() == sub.GetName() }) {
-			spec.Subsets = append(spec.Subsets, sub)
+func (r *rule) absorb(dr *mesh.DestinationRule, spec *networking.DestinationRule) {
+	merged, _ := proto.Clone(r.spec).(*networking.DestinationRule)
+	for _, sub := range spec.GetSubsets() {
+		if !slices.ContainsFunc(merged.GetSubsets(), func(o *networking.Subset) bool { return o.GetName() == sub.GetName() }) {
+			merged.Subsets = append(merged.Subsets, sub)
 		}
 	}
-	inherit(&spec.TrafficPolicy, dr.Spec.TrafficPolicy)
-	r.spec = spec
+	inherit(&merged.TrafficPolicy, spec.TrafficPolicy)
+	r.spec = merged
 	r.origins = append(r.origins, dr.Origin)
 }
 

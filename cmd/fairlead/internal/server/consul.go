@@ -50,6 +50,8 @@ type Consul struct {
 	KVFiles bool
 	// KVLocalAddresses lets them have endpoints at addresses that each host has for itself.
 	KVLocalAddresses bool
+	// KVCredentials are those that proxies of other namespaces use for them, if the prefix is bound.
+	KVCredentials []string
 }
 
 // Binding is what the prefix is bound to, or nil.
@@ -61,7 +63,7 @@ func (c *Consul) Binding(hostsOnly bool) (*mesh.Binding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts}.Binding(hostsOnly), nil
+	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts, Credentials: c.KVCredentials}.Binding(hostsOnly), nil
 }
 
 // Used reports whether anything of Consul is read.

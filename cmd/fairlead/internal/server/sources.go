@@ -214,10 +214,8 @@ func (s *Server) fileStatus() []files.Status {
 // conflictFault reports that two directories have the same object, or that one names
 // the host of another.
 func conflictFault(c mesh.Conflict) manifest.Fault {
-	if c.Foreign {
-		return manifest.Fault{
-			Origin: c.Dropped, Key: c.Key, Code: manifest.Code(analysis.CodeForeignHost), Severity: manifest.Warning, Message: c.Reason,
-		}
+	if c.OfTenant() {
+		return analysis.FaultOf(c)
 	}
 	return manifest.Fault{
 		Origin: c.Dropped, Key: c.Key, Code: files.CodeTwice, Severity: manifest.Error,
