@@ -61,7 +61,8 @@ Consul.
 If a server on this machine reads DIR (--run-dir), the command waits for the result: how many proxies
 have applied the change, and what a proxy rejects, in Envoy's words.
 
-Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: could not run.`,
+Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: could not run; 3: written, and
+the server did not say within --wait what became of it. With --wait 0, or without such a server, nobody is asked.`,
 		Example: "  fairlead apply -f orders.yaml --config-dir /etc/fairlead/mesh\n" +
 			"  fairlead apply -f mesh/ --config-dir /etc/fairlead/mesh --dry-run\n" +
 			"  cat orders.yaml | fairlead apply -f - --config-dir /etc/fairlead/mesh",

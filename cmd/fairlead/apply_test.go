@@ -61,24 +61,30 @@ func reads(root string) http.Handler {
 	})
 }
 
+// outcome is a server that does not know the result, with what people and scripts get.
+type outcome struct {
+	run, want string
+	code      int
+}
+
 // outcomes are servers that do not know the result of a change, with the message that people
 // get. root is the changed directory.
-func outcomes(t *testing.T, root string) map[string]struct{ run, want string } {
+func outcomes(t *testing.T, root string) map[string]outcome {
 	t.Helper()
 	refuses := admin.JSON(func(context.Context, *http.Request, struct{}) (any, error) { return nil, errors.New("not today") })
 	gone := t.TempDir()
 	if err := os.WriteFile(filepath.Join(gone, "admin.sock"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return map[string]struct{ run, want string }{
-		"none":         {t.TempDir(), ""},
-		"refuses":      {adminOf(t, map[string]http.Handler{"GET /v1/sources": refuses}), "the result at the proxies is unknown: not today\n"},
-		"other-kind":   {adminOf(t, nil), "the result at the proxies is unknown: the process behind "},
-		"gone":         {gone, "connection refused: is the process running, and is --run-dir right?"},
-		"reads-others": {adminOf(t, map[string]http.Handler{"GET /v1/sources": reads("/nowhere")}), "the server on this machine does not read \"" + root + "\""},
+	return map[string]outcome{
+		"none":         {run: t.TempDir()},
+		"refuses":      {adminOf(t, map[string]http.Handler{"GET /v1/sources": refuses}), "the result at the proxies is unknown: not today\n", exitUnknown},
+		"other-kind":   {adminOf(t, nil), "the result at the proxies is unknown: the process behind ", exitUnknown},
+		"gone":         {gone, "connection refused: is the process running, and is --run-dir right?", exitUnknown},
+		"reads-others": {adminOf(t, map[string]http.Handler{"GET /v1/sources": reads("/nowhere")}), "the server on this machine does not read it: \"" + root + "\"", 0},
 		"keeps-silent": {
 			adminOf(t, map[string]http.Handler{"GET /v1/sources": reads(root), "GET /v1/rollout/{path...}": refuses}),
-			"a.yaml: no result from the server within 200ms: not today\n",
+			"a.yaml: no result from the server within 200ms: not today\n", exitUnknown,
 		},
 	}
 }
@@ -93,8 +99,8 @@ func TestApplyReportsUnknownResult(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, out, errs := cli(t, "apply", from, "--config-dir", dir, "--run-dir", c.run, "--wait", "200ms")
-		if code != 0 || c.want == "" && !strings.HasSuffix(strings.ReplaceAll(out, "created", "changed"), "written to "+filepath.Join(dir, "a.yaml")+"\nServiceEntry default/a changed\n") || !strings.Contains(out, c.want) {
-			t.Errorf("%s: it does not say %q: %d\n%s%s", name, c.want, code, out, errs)
+		if code != c.code || c.want == "" && !strings.HasSuffix(strings.ReplaceAll(out, "created", "changed"), "written to "+filepath.Join(dir, "a.yaml")+"\nServiceEntry default/a changed\n") || !strings.Contains(out, c.want) {
+			t.Errorf("%s: it does not say %q with exit code %d: %d\n%s%s", name, c.want, c.code, code, out, errs)
 		}
 	}
 }
@@ -205,7 +211,7 @@ func TestApplyNamesWhoDoesNotAnswer(t *testing.T) {
 			t.Errorf("it does not say\n%s%d\n%s%s", want, code, out, errs)
 		}
 	}
-	if code != 0 {
+	if code != exitUnknown {
 		t.Errorf("exit code %d", code)
 	}
 }

@@ -464,7 +464,7 @@ func TestPushReportsTheResult(t *testing.T) {
 	p.run(0, []string{"push", "--run-dir", run}, "pushed 1 key")
 	for name, c := range outcomes(t, "consul-kv:m") {
 		p.file("a.yaml", serviceEntry("a", name))
-		if out := p.run(0, []string{"push", "--run-dir", c.run, "--wait", "200ms"}, "pushed 1 key", c.want); c.want == "" && !strings.HasSuffix(out, "; 1 were so already\n") {
+		if out := p.run(c.code, []string{"push", "--run-dir", c.run, "--wait", "200ms"}, "pushed 1 key", c.want); c.want == "" && !strings.HasSuffix(out, "; 1 were so already\n") {
 			t.Errorf("%s: nobody is there, and it says\n%s", name, out)
 		}
 	}

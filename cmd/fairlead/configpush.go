@@ -61,7 +61,8 @@ The token needs key_prefix "PREFIX/" { policy = "write" }, and for the catalog s
 node_prefix "" { policy = "read" }.
 
 Exit code 0: the keys equal the files; 1: the check failed, somebody else changed a key meanwhile, or a
-proxy rejects the change; 2: could not run.`,
+proxy rejects the change; 2: could not run; 3: written, and the server did not say within --wait what became
+of it. With --wait 0, or without such a server, nobody is asked.`,
 		Example: "  fairlead config push mesh --consul-address 127.0.0.1:8500 --consul-kv-prefix fairlead/mesh --dry-run",
 		Args:    wantArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return push(cmd, &f, args[0]) },
@@ -275,7 +276,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 				return fmt.Sprintf("would %s, in transaction %d of %d", op, i+1, len(all))
 			})
 		}
-		printObjectChanges(w, pushedObjects(t, p))
+		printObjectChanges(w, pushedObjects(t, p.plan.Changes))
 		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", changedKeys(p.plan.Changes), count(len(all), "transaction"))
 		return err
 	}
@@ -293,7 +294,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 		}
 	}
 	noteAll(t, p)
-	printObjectChanges(w, pushedObjects(t, p))
+	printObjectChanges(w, pushedObjects(t, p.plan.Changes))
 	if err := saveRecord(p); err != nil {
 		return err
 	}
@@ -304,9 +305,9 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 }
 
 // pushedObjects says what becomes of each object of the keys that change.
-func pushedObjects(t *target, p pushed) []objectChange {
+func pushedObjects(t *target, changes []kv.Change) []objectChange {
 	was, is := map[mesh.Key]objectPlace{}, map[mesh.Key]objectPlace{}
-	for _, c := range p.plan.Changes {
+	for _, c := range changes {
 		for _, side := range []struct {
 			in      map[mesh.Key]objectPlace
 			content []byte
@@ -325,8 +326,7 @@ func pushedChange(t *target, p pushed, begin time.Time) change {
 	root := kv.PathOf(t.store.Prefix())
 	made := change{root: root, is: func(path string) bool { return path == root }, begin: begin}
 	for _, c := range p.plan.Changes {
-		same := compared{rel: c.Rel, old: c.Old, now: c.New, here: c.New != nil, there: c.Old != nil}
-		if objectsThatDiffer(t.opts, same) != noneDiffers {
+		if slices.ContainsFunc(pushedObjects(t, []kv.Change{c}), func(c objectChange) bool { return c.what != "unchanged" }) {
 			made.places = append(made.places, changedPlace{t.path(c.Rel), t.path(c.Rel)})
 		}
 	}

@@ -31,10 +31,14 @@ var (
 const (
 	exitInvalid = 1 // the answer is no: a document is invalid, a proxy refuses
 	exitFailed  = 2 // there is no answer: the command could not run
+	exitUnknown = 3 // it is done, and a server on this machine did not say with which result
 )
 
 // errInvalid ends a command with [exitInvalid]; everything was said already.
 var errInvalid = errors.New("invalid")
+
+// errUnknown ends a command with [exitUnknown]; everything was said already.
+var errUnknown = errors.New("unknown")
 
 func main() {
 	os.Exit(runWith(context.Background(), os.Stdin, os.Args[1:], os.Stdout, os.Stderr))
@@ -70,6 +74,8 @@ func runWith(ctx context.Context, stdin io.Reader, args []string, stdout, stderr
 		return 0
 	case errors.Is(err, errInvalid):
 		return exitInvalid
+	case errors.Is(err, errUnknown):
+		return exitUnknown
 	case errors.Is(err, context.Canceled):
 		_, _ = fmt.Fprintln(stderr, "fairlead: interrupted")
 		return exitFailed

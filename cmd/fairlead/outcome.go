@@ -48,8 +48,11 @@ func samePlace(a, b string) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// reportResult prints the result of a change at the proxies, if there is a server on this
-// machine. The change is made: if its result is unknown, that is printed, and is no error.
+// errReadsOthers: a server does not read what was changed, so it knows nothing of it.
+var errReadsOthers = errors.New("the server on this machine does not read it")
+
+// reportResult prints the result of a change at the proxies, if there is a server on this machine that reads it. If that
+// does not say, the change is made and its result is unknown: [errUnknown].
 func reportResult(cmd *cobra.Command, f resultFlags, c change) error {
 	socket := filepath.Join(f.runDir, "admin.sock")
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) || f.wait == 0 || len(c.places) == 0 {
@@ -61,22 +64,29 @@ func reportResult(cmd *cobra.Command, f resultFlags, c change) error {
 	defer cancel()
 	root, err := c.rootAt(ctx, client)
 	if err != nil {
-		_, err := fmt.Fprintf(w, "the result at the proxies is unknown: %s\n", explain(err))
-		return err
+		_, werr := fmt.Fprintf(w, "the result at the proxies is unknown: %s\n", explain(err))
+		if errors.Is(err, errReadsOthers) {
+			return werr
+		}
+		return errors.Join(errUnknown, werr)
 	}
-	bad := false
+	bad, unknown := false, false
 	for _, p := range c.places {
 		r, err := awaitRollout(cmd.Context(), client, root+strings.TrimPrefix(p.path, c.root), c.begin, until)
 		if err != nil {
 			_, _ = fmt.Fprintf(w, "%s: no result from the server within %s: %v\n", p.name, f.wait, err)
-			bad = len(r.Rejected) > 0 || bad
+			bad, unknown = len(r.Rejected) > 0 || bad, true
 		} else {
 			bad = printRollout(w, p.name, r) || bad
 		}
 		printUnanswered(w, r)
 	}
-	if bad {
+	switch {
+	case bad:
 		return errInvalid
+	case unknown:
+		_, err := fmt.Fprintln(w, "it is written; `fairlead proxy-status` says what became of it")
+		return errors.Join(errUnknown, err)
 	}
 	return nil
 }
@@ -96,7 +106,7 @@ func (c *change) rootAt(ctx context.Context, client *admin.Client) (string, erro
 			}
 		}
 	}
-	return "", fmt.Errorf("the server on this machine does not read %q", c.root)
+	return "", fmt.Errorf("%w: %q", errReadsOthers, c.root)
 }
 
 // lastAsk is how long the server may take for its answer when the time to wait is over.
