@@ -19,6 +19,8 @@ type settingsFile struct {
 	config func(path string) Config
 	// commented is what is in force of a file with nothing but a comment.
 	commented string
+	// losing are texts that lack a field.
+	losing map[string]string
 	// present reads the file as a server does before it runs.
 	present func(s *Source) (present, lastGood *mesh.Fragment, err error)
 }
@@ -27,11 +29,19 @@ func settingsFiles() map[string]settingsFile {
 	return map[string]settingsFile{
 		"mesh_config": {
 			text: "# of all\naccessLogFile: /dev/stdout\nprotocolDetectionTimeout: 5s\ntrustDomain: one.example\n", want: "mesh=one.example", commented: "mesh=cluster.local",
+			losing: map[string]string{
+				"cut":  "# of all\naccessLogFile: /dev/stdout\nprotocolDetectionTimeout: 5s\n",
+				"null": "# of all\naccessLogFile:\nprotocolDetectionTimeout: 5s\ntrustDomain: one.example\n",
+			},
 			config:  func(path string) Config { return Config{MeshConfigFile: path, Decoder: manifests{}} },
 			present: func(s *Source) (*mesh.Fragment, *mesh.Fragment, error) { return s.readFile(mesh.KindMeshConfig) },
 		},
 		"mesh_networks": {
 			text: "networks:\n  a: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n  b:\n    gateways:\n    - address: 192.0.2.1\n      port: 15443\n", want: "networks=[a b]", commented: "networks=[]",
+			losing: map[string]string{
+				"cut":  "networks:\n  a: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n  b: {gateways: []}\n",
+				"null": "networks:\n  a: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n  b:\n",
+			},
 			config:  func(path string) Config { return Config{MeshNetworksFile: path, Decoder: manifests{}} },
 			present: func(s *Source) (*mesh.Fragment, *mesh.Fragment, error) { return s.readFile(mesh.KindMeshNetworks) },
 		},
@@ -86,7 +96,7 @@ func TestSettingsLoseTheirEnd(t *testing.T) {
 			text := c.text + manifest.EndMark + "\n"
 			path := filepath.Join(treeOf(t, map[string]string{"settings.yaml": text}), "settings.yaml")
 			cfg := c.config(path)
-			cfg.StateDir = t.TempDir()
+			cfg.StateDir, cfg.LossAfter = t.TempDir(), time.Second
 			r := start(t, cfg)
 			r.Await(c.want)
 			for _, size := range []int{0, len(c.text) / 2, len(c.text) - 3, len(c.text), len(text) - 1} {
@@ -117,4 +127,35 @@ func TestSettingsLoseTheirEnd(t *testing.T) {
 func withLog(cfg Config) Config {
 	cfg.Logger, cfg.ScanInterval = discard(), time.Hour
 	return cfg
+}
+
+// TestSettingsLoseAField: a file of mesh settings or networks that is written in place and lacks a field, as a copy that
+// is cut off at the end of a line, or has null in its place, counts when it rests; one that is renamed into place at once.
+func TestSettingsLoseAField(t *testing.T) {
+	t.Parallel()
+	for name, c := range settingsFiles() {
+		for how, text := range c.losing {
+			t.Run(name+"_"+how, func(t *testing.T) {
+				t.Parallel()
+				path := filepath.Join(treeOf(t, map[string]string{"settings.yaml": c.text}), "settings.yaml")
+				cfg := c.config(path)
+				cfg.StateDir, cfg.LossAfter = t.TempDir(), time.Hour
+				r := start(t, cfg)
+				r.Await(c.want)
+				was := r.Last()
+				check(t, os.WriteFile(path, []byte(text), 0o600))
+				r.awaitStatus("it waits", func(*Status) bool {
+					return r.hasFault("[FL0310]") && r.hasFault("which it had; this counts when the file rests for 1h0m0s")
+				})
+				r.stays(stillForLoss)
+				if !lastgood.Same(r.Last(), was) {
+					t.Errorf("it is in force: %v", r.Last())
+				}
+				check(t, os.WriteFile(path, []byte(c.text+"# whole again\n"), 0o600))
+				r.awaitStatus("whole", func(st *Status) bool { return len(st.Faults) == 0 })
+				replace(t, path, text)
+				r.awaitStatus("in force", func(st *Status) bool { return len(st.Faults) == 0 && !lastgood.Same(r.Last(), was) })
+			})
+		}
+	}
 }

@@ -88,13 +88,13 @@ func (t *tree) acceptAt(path string, c *change) time.Time {
 	return c.acceptAt(loss, t.cfg.LossAfter)
 }
 
-// heldLoss is an object that restricts and that a file which was read lacks, if the file waits for that.
-func (t *tree) heldLoss(path string, c *change) (key mesh.Key, held bool) {
+// heldLoss says what a file which was read lacks and restricts, if the file waits for that.
+func (t *tree) heldLoss(path string, c *change) (what string, held bool) {
 	if c.gone || c.renamed || c.next == nil {
-		return mesh.Key{}, false
+		return "", false
 	}
-	loss, key := t.set.Loss(path, c.next)
-	return key, loss == lastgood.RestrictingLoss
+	loss, what := t.set.Loss(path, c.next)
+	return what, loss == lastgood.RestrictingLoss
 }
 
 // take makes the new version of a change. False means that there is none.
@@ -131,8 +131,8 @@ func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 	t.counts.Decodes++
 	t.counts.Objects += uint64(len(r.text.Objects))
 	c.blob, c.next = r.blob, lastgood.NextVersion(old, r.blob, r.text, now)
-	if key, held := t.heldLoss(path, c); held {
-		t.log.Warn("file written in place lacks an object that restricts, waiting until it rests", "path", path, "name", key.String())
+	if what, held := t.heldLoss(path, c); held {
+		t.log.Warn("file written in place lacks what restricts, waiting until it rests", "path", path, "what", what)
 	}
 	return true
 }
@@ -258,9 +258,9 @@ func (t *tree) faults(now time.Time) []manifest.Fault {
 		add(path, CodeUnread, manifest.Error, "unreadable, its last objects stay in force: %v", err)
 	}
 	for path, c := range t.changes {
-		if key, held := t.heldLoss(path, c); held {
-			add(path, CodeLoss, manifest.Warning, "was written in place and lacks %s, which restricts; this counts when the file rests for %s: rename files into place, "+
-				"or run `fairlead release %s`, if it is to count at once", key, t.cfg.LossAfter, t.cfg.Name)
+		if what, held := t.heldLoss(path, c); held {
+			add(path, CodeLoss, manifest.Warning, "was written in place and lacks %s; this counts when the file rests for %s: rename files into place, "+
+				"or run `fairlead release %s`, if it is to count at once", what, t.cfg.LossAfter, t.cfg.Name)
 			continue
 		}
 		if waiting := now.Sub(c.first); waiting > startFor {

@@ -6,6 +6,7 @@ import (
 
 	security "istio.io/api/security/v1beta1"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -19,7 +20,7 @@ const (
 	// SomeLoss: objects disappear that let nobody in by that.
 	SomeLoss
 	// RestrictingLoss: an object disappears that restricts requests, connections or what
-	// proxies see.
+	// proxies see, or a field of the settings or networks of the mesh.
 	RestrictingLoss
 )
 
@@ -37,27 +38,45 @@ func (l Loss) Rest(none, some, restricting time.Duration) time.Duration {
 }
 
 // Loss is what would disappear from the mesh if the text had this version; nil means no content. It
-// names an object that restricts, if one would.
-func (s *Set) Loss(path string, next *Version) (loss Loss, restricting mesh.Key) {
+// says what restricts, if that would.
+func (s *Set) Loss(path string, next *Version) (loss Loss, restricting string) {
 	t := s.texts[path]
 	if t == nil {
-		return NoLoss, mesh.Key{}
+		return NoLoss, ""
 	}
 	for _, key := range t.V.keys() {
-		if next.gives(key) || s.definitions.gives(key, t) {
+		if next.gives(key) {
+			if field := lostField(t.V.Fragment(key), next.Fragment(key)); field != "" {
+				return RestrictingLoss, field + " of " + key.String() + ", which it had"
+			}
+			continue
+		}
+		if s.definitions.gives(key, t) {
 			continue
 		}
 		loss = max(loss, SomeLoss)
 		if restricts(t.V.Fragment(key)) {
-			return RestrictingLoss, key
+			return RestrictingLoss, key.String() + ", which restricts"
 		}
 	}
 	for _, key := range keysOf(t.V.denied) {
 		if !next.gives(key) && (next == nil || next.denied[key] == nil) && !s.definitions.gives(key, t) {
-			return RestrictingLoss, key
+			return RestrictingLoss, key.String() + ", which restricts"
 		}
 	}
-	return loss, mesh.Key{}
+	return loss, ""
+}
+
+// lostField names a field that the settings or networks of the mesh had, and do not have in a new version.
+func lostField(was, is *mesh.Fragment) string {
+	switch {
+	case was.MeshConfig != nil && is.MeshConfig != nil:
+		return manifest.LostField(was.MeshConfig.Spec, is.MeshConfig.Spec)
+	case was.MeshNetworks != nil && is.MeshNetworks != nil:
+		return manifest.LostField(was.MeshNetworks.Spec, is.MeshNetworks.Spec)
+	default:
+		return ""
+	}
 }
 
 // restricts reports whether an object restricts requests, connections or what proxies see.
