@@ -17,6 +17,7 @@ import (
 type block struct {
 	host, path, content string // of a file
 	command, output     string // of a command; output is empty if the page shows none
+	rule                string // of a policy for a token of Consul
 	line                int
 }
 
@@ -51,6 +52,8 @@ func section(t *testing.T, page, title string) (out []block) {
 					file.host = "10.0.0.1"
 				}
 			}
+		case aclRule.MatchString(text):
+			out = append(out, block{rule: text, line: n + 1})
 		case strings.HasPrefix(text, "$ "):
 			out = append(out, block{command: text[2:], line: n + 1})
 		case len(out) > 0 && out[len(out)-1].command != "" && out[len(out)-1].line+strings.Count(out[len(out)-1].output, "\n")+1 == n+1 && shown(string(b), out[len(out)-1].line):
@@ -64,6 +67,8 @@ func section(t *testing.T, page, title string) (out []block) {
 	}
 	return out
 }
+
+var aclRule = regexp.MustCompile(`^ *(?:node|service|key)_prefix "`)
 
 // shown reports whether the command of a line begins with "$ ", and so has its output below it.
 func shown(page string, line int) bool {
@@ -80,6 +85,7 @@ func (l *lab) follow(page, title string) {
 	one := l.hosts["10.0.0.1"]
 	for _, b := range section(l.t, page, title) {
 		switch {
+		case b.rule != "":
 		case b.path != "":
 			for address, h := range l.hosts {
 				if b.host == address || b.host == "both hosts" {
