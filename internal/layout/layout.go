@@ -42,6 +42,7 @@ func Rooms() map[string]Room {
 		"registry/persist":           {"what sources have on disk: written behind them, and not while it is held back", []string{"registry/mesh"}},
 		"registry/lastgood":          {"texts with objects in them: what is in force of each, last good versions, also on disk", []string{"registry/codes", "pki/durable", "registry/persist", "registry/manifest", "registry/mesh"}},
 		"registry/files":             {"source: YAML directories", []string{"registry/codes", "registry/lastgood", "registry/manifest", "registry/mesh"}},
+		"registry/tenantrules":       {"table: what each field of a tenant's object may name; tests and documentation iterate it", nil},
 		"registry/agents":            {"source: what agents report of health", []string{"internal/refusals", "registry/mesh"}},
 		"registry/consul":            {"source: the catalog of one datacenter of Consul", []string{"registry/consul/client", "registry/consul/mapping", "registry/persist", "registry/mesh", "pki/durable"}},
 		"registry/consul/client":     {"how Consul is reached: connections, tokens, the rules of blocking queries", []string{"pki/durable"}},
