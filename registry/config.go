@@ -78,18 +78,15 @@ type Config struct {
 	// hosts it has; or nil. A namespace that becomes empty is treated as a source that
 	// does. See [mesh.Input.Bindings].
 	Bindings map[string]*mesh.Binding
-	// Owners keeps the record of whose hosts are; nil means that nothing of it
-	// survives a restart.
-	Owners OwnerStore
+	// Grants keeps what namespaces had before owners were decided by patterns; nil means that they
+	// had nothing.
+	Grants GrantStore
 	// KeySets may be nil: then the only keys are those that objects have inline.
 	KeySets KeySets
 	// GatewayNames may be nil: then gateways of networks that have a name have no address.
 	GatewayNames GatewayNames
 	// BoundPrivateKeys is that of [mesh.Input].
 	BoundPrivateKeys bool
-	// HostRest is for how long a host that its owner names no more is kept from
-	// others; 0 means DefaultHostRest.
-	HostRest time.Duration
 	// AddressRange is the range of the IPv4 addresses of hosts that have no addresses of their
 	// own; the zero prefix means that no addresses are allocated. AddressStore saves them; nil
 	// means that they are not saved.
@@ -145,7 +142,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	errs = append(errs, c.checkBindings(names)...)
 	if c.RemovalShare < 0 || c.RemovalFloor < 0 || c.DebounceAfter < 0 || c.DebounceMax < 0 || c.SourceWait < 0 ||
-		c.ConfirmAfter < 0 || c.RemovalWindow < 0 || c.ReleaseEmptyAfter < 0 || c.HostRest < 0 {
+		c.ConfirmAfter < 0 || c.RemovalWindow < 0 || c.ReleaseEmptyAfter < 0 {
 		errs = append(errs, errors.New("registry: a limit is negative"))
 	}
 	c.DebounceAfter = cmp.Or(c.DebounceAfter, 100*time.Millisecond)
@@ -154,7 +151,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.RemovalShare = cmp.Or(c.RemovalShare, 0.3)
 	c.RemovalWindow = cmp.Or(c.RemovalWindow, DefaultRemovalWindow)
 	c.RemovalFloor = cmp.Or(c.RemovalFloor, 5)
-	c.HostRest = cmp.Or(c.HostRest, DefaultHostRest)
 	c.ConfirmAfter = cmp.Or(c.ConfirmAfter, 10*time.Second)
 	return c, errors.Join(errs...)
 }

@@ -53,7 +53,7 @@ func (l *loop) awaitKeys(now time.Time) bool {
 
 // wantKeys says which keys are wanted, and reports whether there are others than before.
 func (l *loop) wantKeys() bool {
-	in := mesh.Input{Bindings: l.record.bindings, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys}
+	in := mesh.Input{Bindings: l.bindings, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys}
 	lists := make([][]*mesh.RequestAuthentication, 0, 2*len(l.sources))
 	for _, s := range l.sources {
 		for _, f := range []*mesh.Fragment{s.current, s.public} {

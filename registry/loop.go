@@ -20,9 +20,11 @@ type loop struct {
 	began   time.Time
 	sources []*source
 	pushes  *pushes
-	record  ownerRecord
-	keys    keys
-	names   gatewayNames
+	// bindings are by source; nil where none is bound.
+	bindings []*mesh.Binding
+	keys     keys
+	names    gatewayNames
+	grants   grantRecord
 	// addresses are those of hosts that have none of their own.
 	addresses addressRecord
 
@@ -60,7 +62,8 @@ func newLoop(r *Registry, now time.Time) *loop {
 		r: r, log: r.log, began: now,
 		pushes:    newPushes(r.cfg.DebounceAfter, r.cfg.DebounceMax),
 		conflicts: map[mesh.Conflict]bool{},
-		record:    ownerRecord{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
+		bindings:  r.cfg.bindings(),
+		grants:    grantRecord{saver: r.granted},
 		addresses: addressRecord{saver: r.places, bindings: r.cfg.bindings(), assigned: now},
 	}
 	for _, s := range r.cfg.Sources {
@@ -214,9 +217,6 @@ func (l *loop) next(now time.Time) time.Time {
 		return time.Time{}
 	}
 	at, _ := l.pushes.due()
-	if end := l.record.next(); at.IsZero() || !end.IsZero() && end.Before(at) {
-		return end
-	}
 	return at
 }
 
@@ -225,9 +225,6 @@ func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
 // publishDue publishes if it is time to.
 func (l *loop) publishDue(now time.Time) {
 	prev := l.r.Snapshot()
-	if l.record.expire(now) {
-		l.pushes.note(change{config: true}, now)
-	}
 	waiting := l.awaitKeys(now)
 	waiting = l.awaitNames(now) || waiting
 	l.pushes.hold = later(l.keys.until, l.names.until)
@@ -275,13 +272,15 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	}
 	prev := l.r.Snapshot()
 	l.addresses.assign(l.sources, len(missing) > 0, now)
-	next := mesh.Merge(mesh.Input{
+	in := mesh.Input{
 		Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing,
-		Bindings: l.record.bindings, Owners: l.record.owners, Unsettled: l.record.unsettled(missing),
-		KeySets: l.keys.current, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys,
+		Bindings: l.bindings,
+		KeySets:  l.keys.current, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys,
 		Allocations: l.addresses.current, GatewayAddresses: l.names.current,
-	})
-	l.record.take(next, now)
+	}
+	l.grants.take(in)
+	in.Grants = l.grants.current
+	next := mesh.Merge(in)
 	l.pushes.pushed(config, now)
 	l.logConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
@@ -345,9 +344,9 @@ func (l *loop) report() *Status {
 		Merge:     l.merge,
 		Compared:  l.compared,
 		Merged:    l.merged,
-		Hosts:     l.record.owners.Len(),
 		Addresses: l.addresses.report(),
 	}
+	st.Grants, st.GrantsFault = l.grants.current.All(), l.grants.fault
 	st.Complete = len(st.Missing) == 0
 	if s := l.r.Snapshot(); s != nil {
 		st.Generation, st.Conflicts = s.Generation, s.Conflicts

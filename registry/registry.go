@@ -27,7 +27,7 @@ type Registry struct {
 	cfg      Config
 	log      *slog.Logger
 	releases chan string
-	saver    *ownerSaver   // or nil
+	granted  *grantSaver   // or nil
 	places   *addressSaver // or nil
 
 	snapshot atomic.Pointer[mesh.Snapshot]
@@ -50,8 +50,8 @@ func New(c Config) (*Registry, error) {
 		releases:    make(chan string, len(cfg.Sources)),
 		subscribers: map[chan struct{}]bool{},
 	}
-	if cfg.Owners != nil && len(cfg.Bindings) > 0 {
-		r.saver = newOwnerSaver(cfg.Owners, r.log)
+	if cfg.Grants != nil && len(cfg.Bindings) > 0 {
+		r.granted = newGrantSaver(cfg.Grants, r.log)
 	}
 	if cfg.AddressStore != nil && cfg.AddressRange.IsValid() {
 		r.places = newAddressSaver(cfg.AddressStore, r.log)
@@ -66,8 +66,8 @@ func (r *Registry) Snapshot() *mesh.Snapshot { return r.snapshot.Load() }
 // Status is the latest state of the registry.
 func (r *Registry) Status() Status {
 	st := *r.status.Load()
-	if r.saver != nil {
-		st.HostsUnsaved = r.saver.why()
+	if r.granted != nil {
+		st.GrantsUnsaved = r.granted.why()
 	}
 	if r.places != nil {
 		st.AddressesUnsaved = r.places.why()
@@ -155,9 +155,9 @@ func (r *Registry) Run(ctx context.Context) error {
 		defer saved()
 		return r.loop(ctx, reads)
 	})
-	if r.saver != nil {
+	if r.granted != nil {
 		g.Go(func() error {
-			r.saver.run(saving)
+			r.granted.run(saving)
 			return nil
 		})
 	}
@@ -173,8 +173,10 @@ func (r *Registry) Run(ctx context.Context) error {
 // loop waits for a reading, a release, and the time to publish.
 func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error {
 	l := newLoop(r, time.Now())
-	if err := l.record.load(r.cfg.Owners); err != nil {
-		r.log.ErrorContext(ctx, "reading host-owners.json failed: a host of several namespaces goes to the first by name", "err", err)
+	if err := l.grants.load(r.cfg.Grants, len(r.cfg.Bindings) > 0); err != nil {
+		why := err.Error()
+		l.grants.fault = why
+		r.log.ErrorContext(ctx, "reading the grants of hosts failed: no host is granted until it works, and the hosts of no pattern serve their own namespaces only", "err", err)
 	}
 	l.addresses.load(r.cfg.AddressRange, r.cfg.AddressStore, r.log)
 	var keys <-chan struct{}

@@ -30,10 +30,11 @@ type Status struct {
 	Compared, Merged uint64
 	// Waiting means that changes are being debounced.
 	Waiting bool
-	// Hosts is the number of hosts on record as owned by a namespace of a bound source, and
-	// HostsUnsaved why the record cannot be saved; empty if it can.
-	Hosts        int
-	HostsUnsaved string
+	// Grants are names that namespaces of bound sources have from before owners were decided by
+	// patterns alone. GrantsFault is why they are not known, and GrantsUnsaved why they cannot be
+	// saved; empty if they are, or can.
+	Grants                     []mesh.Grant
+	GrantsFault, GrantsUnsaved string
 	// Addresses is how the addresses of hosts that have none of their own stand, and
 	// AddressesUnsaved why they cannot be saved; empty if they can.
 	Addresses        AddressStatus

@@ -60,7 +60,7 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 				return err
 			}
 			t.networks = networks
-			if err := t.addConsul(cmd, &catalog, bound.hostsOnly); err != nil {
+			if err := t.addConsul(cmd, &catalog); err != nil {
 				return err
 			}
 			findings := append(analyzeTree(t, settings), findingsOf(faults)...)

@@ -36,7 +36,7 @@ const maxConsulRead = 2 * time.Minute
 // addConsul adds what flags name of Consul: manifests of the key-value store,
 // which come after the files, and the catalogs. A Consul that cannot be read is an
 // error: a mesh without it is another one.
-func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags, hostsOnly bool) error {
+func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags) error {
 	log := slog.New(slog.DiscardHandler) // what it would say is in the error, or in the findings
 	c, err := flags.read(cmd, log)
 	if err != nil || !c.Used() {
@@ -48,7 +48,7 @@ func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags, hostsOnly bool
 	ctx, cancel := context.WithTimeout(cmd.Context(), maxConsulRead)
 	defer cancel()
 	if c.KVPrefix != "" {
-		if err := t.addKeys(ctx, &c, hostsOnly); err != nil {
+		if err := t.addKeys(ctx, &c); err != nil {
 			return fmt.Errorf("reading the key-value store at %s: %w", c.Client.Address, err)
 		}
 	}
@@ -68,7 +68,7 @@ func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags, hostsOnly bool
 }
 
 // addKeys adds the manifests of the key-value store.
-func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) error {
+func (t *tree) addKeys(ctx context.Context, c *server.Consul) error {
 	cfg, err := c.KV()
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) er
 	if len(cfg.Namespaces) == 1 {
 		opts.Namespace = cfg.Namespaces[0]
 	}
-	binding, err := c.Binding(hostsOnly)
+	binding, err := c.Binding()
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if err != nil {
 		return fmt.Errorf("--other-config-dir: %w", err)
 	}
-	if err := others.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
+	if err := others.addConsul(cmd, &f.catalog); err != nil {
 		return err
 	}
 	if err := set.complete(cmd.OutOrStdout(), others, f.told(), wallclock.Now()); err != nil {
@@ -219,7 +219,7 @@ func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySe
 	}
 	others.networks = networks
 	before, after := others.clone(), others.clone()
-	binding := root.Binding(f.bound.hostsOnly)
+	binding := root.Binding()
 	names := slices.Concat(set.existing, set.targets)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {

@@ -19,7 +19,7 @@ type boundFlags struct {
 
 func (f *boundFlags) add(fl *pflag.FlagSet) {
 	fl.StringArrayVar(&f.hosts, "config-hosts", nil, "DIR=HOST,…: host names, such as teams/shop=*.shop.internal, that belong to a directory that is bound to namespaces, even if other sources declare them; may be repeated")
-	fl.BoolVar(&f.hostsOnly, "config-hosts-only", false, "directories and keys that are bound to namespaces own only the host names of --config-hosts and --consul-kv-hosts; by default also those that nobody else declares")
+	fl.BoolVar(&f.hostsOnly, "config-hosts-only", false, "is the default, and has no other effect than that an upgrade grants no hosts: directories and keys that are bound to namespaces own only the host names of --config-hosts and --consul-kv-hosts")
 }
 
 // give gives the roots their hosts.

@@ -80,9 +80,9 @@ func TestBoundDirectoryBinds(t *testing.T) {
 		platform, shop, evil string
 		flags                []string
 	}{
-		"routes":          {shop: entry("shop", "orders", host, shopAddress, ""), evil: sink + routesTo("evil", "a", host, "sink.evil.internal", oldest)},
+		"routes":          {shop: entry("shop", "orders", host, shopAddress, ""), flags: []string{"--config-hosts", "shop=orders.shop.internal"}, evil: sink + routesTo("evil", "a", host, "sink.evil.internal", oldest)},
 		"declares":        {platform: entry("shop", "orders", host, shopAddress, ""), evil: entry("evil", "a", host, evilAddress, oldest)},
-		"wildcard":        {shop: entry("shop", "orders", host, shopAddress, ""), evil: sink + routesTo("evil", "a", "*.shop.internal", "sink.evil.internal", oldest)},
+		"wildcard":        {shop: entry("shop", "orders", host, shopAddress, ""), flags: []string{"--config-hosts", "shop=orders.shop.internal"}, evil: sink + routesTo("evil", "a", "*.shop.internal", "sink.evil.internal", oldest)},
 		"routes_platform": {platform: entry("shop", "orders", host, shopAddress, ""), evil: sink + routesTo("evil", "a", host, "sink.evil.internal", oldest)},
 		"below_wildcard":  {platform: entry("shop", "orders", "'*.shop.internal'", shopAddress, ""), evil: entry("evil", "a", host, evilAddress, oldest)},
 		"pattern": {
@@ -91,7 +91,6 @@ func TestBoundDirectoryBinds(t *testing.T) {
 		},
 		"nobody_else": {
 			shop: entry("shop", "other", "other.shop.internal", shopAddress, ""), evil: entry("evil", "a", host, evilAddress, oldest),
-			flags: []string{"--config-hosts-only"},
 		},
 		"same_name": {
 			platform: entry("evil", "a", "a.platform.internal", shopAddress, ""), evil: entry("evil", "a", "a.platform.internal", evilAddress, oldest),
@@ -100,7 +99,7 @@ func TestBoundDirectoryBinds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := tenantDirs(t, map[string]string{"platform": c.platform, "shop": c.shop, "evil": c.evil})
-			args := []string{"--config-dir", dir("evil") + "=evil", "--config-dir", dir("shop") + "=shop", "--config-dir", dir("platform")}
+			args := []string{"--config-dir", dir("evil") + "=evil", "--config-dir", dir("shop") + "=shop", "--config-dir", dir("platform"), "--config-hosts", dir("evil") + "=sink.evil.internal"}
 			for _, f := range c.flags {
 				args = append(args, strings.Replace(f, "shop=", dir("shop")+"=", 1))
 			}
@@ -151,13 +150,17 @@ func TestBoundDirectoryTakesNoAddress(t *testing.T) {
 	} {
 		for _, binding := range []string{"=shop", ""} {
 			if binding != "" && name == "instance" {
-				continue // without a record, as here, who declares an address has it
+				continue // endpoints have no address to themselves
 			}
 			t.Run(strings.Replace(name+binding, "=", "-", 1), func(t *testing.T) {
 				t.Parallel()
-				ns := "tenant" // behind shop by name, as there is no record
+				ns := "tenant"
 				dir := tenantDirs(t, map[string]string{"shop": c.shop, "evil": strings.ReplaceAll(c.evil, "evil", ns)})
-				args := []string{"--config-dir", dir("evil") + "=" + ns, "--config-dir", dir("shop") + binding}
+				hosts := []string{"--config-hosts", dir("evil") + "=a.tenant.internal"}
+				if binding != "" {
+					hosts = append(hosts, "--config-hosts", dir("shop")+"=orders.shop.internal,10.96.0.5")
+				}
+				args := append([]string{"--config-dir", dir("evil") + "=" + ns, "--config-dir", dir("shop") + binding}, hosts...)
 				out, errs := rendered(t, "third", args...)
 				if strings.Contains(out, evilAddress) || !strings.Contains(out, shopAddress) {
 					t.Errorf("a third namespace gets:\n%s", out)
@@ -165,7 +168,7 @@ func TestBoundDirectoryTakesNoAddress(t *testing.T) {
 				if own, _ := rendered(t, ns, args...); !strings.Contains(own, evilAddress) {
 					t.Errorf("its own clients do not get it:\n%s", own)
 				}
-				code, found, _ := cli(t, "analyze", dir("evil")+"="+ns, dir("shop")+binding)
+				code, found, _ := cli(t, append([]string{"analyze", dir("evil") + "=" + ns, dir("shop") + binding}, hosts...)...)
 				if code != 0 || !strings.Contains(errs, "FL0226") || !strings.Contains(found, "FL0226") || !strings.Contains(found, "spec.addresses[0]") {
 					t.Errorf("reported: %d %s\n%s", code, found, errs)
 				}

@@ -165,7 +165,7 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	before.networks = networks
 	if f.noCatalog {
 		before.Catalog = &catalogReading{partial: true}
-	} else if err := before.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
+	} else if err := before.addConsul(cmd, &f.catalog); err != nil {
 		return false, fmt.Errorf("%w; --no-catalog checks the mesh without it", err)
 	}
 	for _, x := range before.Catalog.findings {
@@ -177,7 +177,7 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	if err != nil {
 		return false, err
 	}
-	binding := files.Root{Namespaces: t.opts.Namespaces, Hosts: hosts, Credentials: f.catalog.hostPaths.credentials.keys()}.Binding(f.bound.hostsOnly)
+	binding := files.Root{Namespaces: t.opts.Namespaces, Hosts: hosts, Credentials: f.catalog.hostPaths.credentials.keys()}.Binding()
 	if err := before.checkOverlap(binding); err != nil {
 		return false, err
 	}

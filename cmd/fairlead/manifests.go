@@ -90,7 +90,7 @@ func treeOf(stdin io.Reader, roots []files.Root, bound *boundFlags, allowed host
 	t := &tree{}
 	for _, root := range roots {
 		allowed.allow(&root)
-		binding := root.Binding(bound.hostsOnly)
+		binding := root.Binding()
 		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles(), NoLocalAddresses: root.NoLocalAddresses()}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]
@@ -125,7 +125,7 @@ func rootsOf(paths []string, bound *boundFlags) ([]files.Root, error) {
 		return nil, err
 	}
 	for _, r := range roots {
-		if b := r.Binding(bound.hostsOnly); b != nil {
+		if b := r.Binding(); b != nil {
 			bindings = append(bindings, b)
 		}
 	}

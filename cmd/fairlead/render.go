@@ -147,7 +147,7 @@ func (f *renderFlags) render(cmd *cobra.Command) (*renderedProxy, error) {
 	if err := t.lookUpGateways(cmd); err != nil {
 		return nil, err
 	}
-	if err := t.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
+	if err := t.addConsul(cmd, &f.catalog); err != nil {
 		return nil, err
 	}
 	faults = append(faults, t.Faults...)

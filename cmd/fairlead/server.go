@@ -65,6 +65,11 @@ the directory wins.`,
 				return err
 			}
 			cfg.Logger, cfg.LogLevels, cfg.Version = log, levels, version
+			for _, flag := range []string{"config-hosts-only", "host-rest"} {
+				if cmd.Flags().Changed(flag) {
+					log.WarnContext(cmd.Context(), "flag has no effect: bound directories and keys own the hosts of their patterns only, in any case", "flag", "--"+flag)
+				}
+			}
 			if cfg.Consul, err = catalog.read(cmd, log); err != nil {
 				return err
 			}
@@ -86,7 +91,7 @@ the directory wins.`,
 	f.StringVar(&otlp, "otlp-endpoint", "", "URL of a receiver of OTLP by gRPC, such as http://127.0.0.1:4317 or https://…, to which the server sends a trace of each change; empty means that of OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT, or off")
 	bound.add(f)
 	f.BoolVar(&cfg.BindRoot, "bind-root-namespace", false, "allow a directory or prefix to be bound to the root namespace, whose policies hold for the whole mesh")
-	f.DurationVar(&cfg.HostRest, "host-rest", registry.DefaultHostRest, "how long a host name stays reserved for its namespace after its last declaration was removed; until then other namespaces of bound directories cannot take it")
+	f.Duration("host-rest", 0, "has no effect: hosts belong to namespaces by patterns, and are not reserved any more")
 	catalog.add(f)
 	f.DurationVar(&catalog.SweepInterval, "consul-sweep-interval", 0, "how often the server checks all Consul services that have no watch of their own; 0 means the default")
 	addServerFlags(f, &cfg)

@@ -273,7 +273,7 @@ func (g *Generator) changeBinding() Change {
 	s := g.sources[1+g.rng.IntN(2)]
 	s.binding = nil
 	if g.rng.IntN(4) > 0 {
-		s.binding = &mesh.Binding{Namespaces: s.namespaces, HostsOnly: g.rng.IntN(3) == 0}
+		s.binding = &mesh.Binding{Namespaces: s.namespaces}
 		if g.rng.IntN(2) == 0 { // no host is of two patterns
 			s.binding.Hosts = []mesh.Hostname{pick(g.rng, [][]mesh.Hostname{{"c.mesh", "*.w.mesh"}, {"d.mesh", "*.cluster.local"}}[len(s.name+s.namespaces[0])%2])}
 		}

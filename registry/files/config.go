@@ -36,12 +36,11 @@ type Root struct {
 }
 
 // Binding is the namespaces and hosts of the directory; nil if it is bound to no namespace.
-// With hostsOnly it owns only the hosts of its patterns.
-func (r Root) Binding(hostsOnly bool) *mesh.Binding {
+func (r Root) Binding() *mesh.Binding {
 	if len(r.Namespaces) == 0 {
 		return nil
 	}
-	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, HostsOnly: hostsOnly, Credentials: r.Credentials}
+	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, Credentials: r.Credentials}
 }
 
 // NoUnixSockets reports whether objects of this directory may not name unix sockets: the

@@ -77,15 +77,13 @@ func subnetNames(vs *VirtualService) []Hostname {
 type claimant struct {
 	source    int
 	namespace string
-	// routes says that it has nothing there but routes.
-	routes bool
 }
 
 // serviceAddress returns the first address of a bound source's service that another one
 // owns, and its owner; nil if the source owns all of them.
 func (o *owners) serviceAddress(source int, svc *Service) (Hostname, *rival) {
 	for _, a := range addressNames(svc) {
-		if r := o.address(claimant{source: source, namespace: svc.Namespace}, a); r != nil {
+		if r := o.address(source, svc.Namespace, a); r != nil {
 			return a, r
 		}
 	}
@@ -93,81 +91,48 @@ func (o *owners) serviceAddress(source int, svc *Service) (Hostname, *rival) {
 }
 
 // address returns who owns an address or range that a bound source uses for other
-// namespaces; nil if the source does. A range conflicts with everything that it overlaps,
-// and gets what has no owner.
-//
-// The result must not change when it is put on record, see [owners.grantAddress]. So what
-// is decided before the record, and the order of claims, do not depend on the record.
-func (o *owners) address(by claimant, a Hostname) *rival {
-	return cached(o.cache, func(a *decisionCache) map[nameKey]*rival { return a.addresses }, nameKey{by, a}, func() *rival {
-		return o.findRival(by, a)
+// namespaces; nil if the source does, by a pattern or by a grant. A range conflicts with
+// everything that it overlaps.
+func (o *owners) address(source int, namespace string, a Hostname) *rival {
+	return cached(o.cache, func(a *decisionCache) map[nameKey]*rival { return a.addresses }, nameKey{claimant{source, namespace}, a}, func() *rival {
+		return o.findRival(source, namespace, a)
 	})
 }
 
-func (o *owners) findRival(by claimant, a Hostname) *rival {
-	b := o.bindings[by.source]
-	if r := o.barred(by.source, by.namespace, a); r != nil || b.covers(a) {
-		return r
-	}
-	if r := o.recorded(b, a); r != nil {
-		return r
-	}
-	if _, _, known := o.record.holder(a); known {
-		return nil
-	}
-	if o.unsettled {
-		return notYet()
-	}
-	if by.routes {
-		return o.addressOfRoutes(by, a)
-	}
-	return o.addressOfOthers(b, a)
-}
-
-// barred returns why no bound source may own an address: an unbound source or the catalog
-// declares it, or it belongs to a pattern.
-func (o *owners) barred(source int, namespace string, a Hostname) *rival {
-	question := nameKey{claimant{source: source, namespace: namespace}, a}
-	return cached(o.cache, func(a *decisionCache) map[nameKey]*rival { return a.barred }, question, func() *rival {
-		return o.findBar(source, namespace, a)
-	})
-}
-
-func (o *owners) findBar(source int, namespace string, a Hostname) *rival {
+func (o *owners) findRival(source int, namespace string, a Hostname) *rival {
 	b := o.bindings[source]
 	mine := b.covers(a)
-	for i := range o.claims {
-		if o.bindings[i] != nil {
-			continue
-		}
-		if r := o.addressDeclared(i, a, !mine, func(svc *Service) bool {
-			return !svc.Catalog && svc.Namespace != namespace
-		}); r != nil {
-			return r
-		}
-	}
-	if mine {
-		return nil
+	if r := o.addressOfUnbound(a, !mine, func(svc *Service) bool { return !svc.Catalog && svc.Namespace != namespace }); r != nil || mine {
+		return r
 	}
 	if r := o.pattern(source, a); r != nil {
 		return r
 	}
-	switch {
-	case b.HostsOnly:
-		return &rival{nil, "nobody whom the settings name"}
-	case isWide(a) && isVirtual(a):
+	if isWide(a) && isVirtual(a) {
 		return hostsOfControlPlane()
-	case tooWide(a):
-		return &rival{nil, fmt.Sprintf("nobody: a range with a prefix shorter than %d bits belongs to a source only by --config-hosts", minRangeBits)}
+	}
+	if r := o.addressOfUnbound(a, true, func(svc *Service) bool { return svc.Namespace != namespace }); r != nil {
+		return r
 	}
 	for i := range o.claims {
 		if o.bindings[i] != nil {
 			continue
 		}
-		if r := o.addressDeclared(i, a, true, func(svc *Service) bool { return svc.Namespace != namespace }); r != nil {
+		if r := o.endpointAt(i, a, namespace); r != nil {
 			return r
 		}
-		if r := o.endpointAt(i, a, namespace); r != nil {
+	}
+	return o.notTitled(b, a, false)
+}
+
+// addressOfUnbound looks for a service of an unbound source with an address or, with all, with an
+// overlapping one.
+func (o *owners) addressOfUnbound(a Hostname, all bool, wanted func(*Service) bool) *rival {
+	for i := range o.claims {
+		if o.bindings[i] != nil {
+			continue
+		}
+		if r := o.addressDeclared(i, a, all, wanted); r != nil {
 			return r
 		}
 	}
@@ -197,6 +162,10 @@ func describeOwner(svc *Service) string {
 	}
 	return "namespace " + svc.Namespace + ", whose service has it,"
 }
+
+// isInstance reports whether a workload of an unbound source is an instance of a catalog's
+// service: anybody who can register with the catalog can add it.
+func isInstance(w *Workload) bool { return w.Labels[LabelConsulService] != "" }
 
 // endpointAt looks for an endpoint of an unbound source, in other namespaces, at an address
 // or in a range. Instances of a catalog do not count.
@@ -234,10 +203,10 @@ func (o *owners) routesAddress(source int, vs *VirtualService, a Hostname) *riva
 	if o.hasAddress(source, vs.Namespace, a) {
 		return nil
 	}
-	if r := o.address(claimant{source, vs.Namespace, true}, a); r != nil || o.holdsAround(source, a) {
+	if r := o.address(source, vs.Namespace, a); r != nil {
 		return r
 	}
-	return o.routedElsewhere(source, vs, a)
+	return o.routedElsewhere(vs, a)
 }
 
 // matchedAddress is routesAddress for an address or range that routes match.
@@ -248,7 +217,7 @@ func (o *owners) matchedAddress(source int, vs *VirtualService, a Hostname) *riv
 	case o.hasAddress(source, vs.Namespace, a):
 		return nil
 	default:
-		return o.address(claimant{source, vs.Namespace, true}, a)
+		return o.address(source, vs.Namespace, a)
 	}
 }
 
@@ -270,7 +239,7 @@ func (o *owners) findAddress(source int, namespace string, a Hostname) bool {
 			if o.bindings[i] == nil {
 				return true
 			}
-			if _, r := o.serviceAddress(i, svc); r == nil && o.service(i, svc) == nil {
+			if !o.isRestricted(i, svc) {
 				return true
 			}
 		}
@@ -363,34 +332,5 @@ func foreignAddressConflict(m *Meta, a Hostname, r *rival) Conflict {
 		Key: m.Key, Host: a, Kept: r.origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the address %q belongs to %s: this object, whose source is bound to namespaces, applies only to clients in the namespace %s; "+
 			"if the address belongs to this source, set --config-hosts", a, r, m.Namespace),
-	}
-}
-
-func noteHosts(decided map[Hostname]bool, hosts []Hostname) {
-	for _, h := range hosts {
-		decided[h] = true
-	}
-}
-
-// noteEndpoints marks the addresses of endpoints in the addresses and ranges that are decided
-// again, because whether they are put on record may depend on it. Each object is looked at
-// once: services of one object share all their endpoints.
-func (w *restricter) noteEndpoints(decided map[Hostname]bool) {
-	addresses := map[Hostname]bool{}
-	for h := range w.hosts {
-		if isAddress(h) {
-			addresses[h] = true
-		}
-	}
-	for i, b := range w.owners.bindings {
-		if b == nil {
-			continue
-		}
-		for x := range overlappingObjects(addresses, &w.owners.claims[i].workloads) {
-			noteHosts(decided, workloadNames(x))
-		}
-		for svc := range overlappingObjects(addresses, &w.owners.claims[i].inline) {
-			noteHosts(decided, inlineNames(svc))
-		}
 	}
 }

@@ -37,24 +37,14 @@ func aliasesOf(svc *Service) []Hostname {
 	return slices.Compact(out)
 }
 
-// declares reports whether a bound source declares exactly this host in a namespace.
-func (o *owners) declares(h Hostname, namespace string) bool {
-	for i, b := range o.bindings {
-		if b != nil && slices.ContainsFunc(o.claims[i].services.get(h), func(svc *Service) bool { return svc.Namespace == namespace }) {
-			return true
-		}
-	}
-	return false
-}
-
 // alias returns who owns a host that is another name of a service. It returns nil if the
-// source declares the host itself, and has it on record or by a pattern.
+// source has the host itself, by a pattern or a title.
 func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	b := o.bindings[source]
-	if isAddress(h) {
-		return nil // those are judged by themselves
+	if isAddress(h) || b.covers(h) {
+		return nil // addresses are judged by themselves
 	}
-	if owner, known := o.record.Of(h); b.covers(h) || known && !owner.Routes && b.has(owner.Namespace) && o.declares(h, owner.Namespace) {
+	if own, _ := o.titled(b, h, false); own {
 		return nil
 	}
 	var found *Service
@@ -73,16 +63,6 @@ func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 		return nil
 	}
 	return by(&found.Meta, "namespace "+found.Namespace+", of whose "+string(found.Hostname)+" it is another name")
-}
-
-// ownWildcard reports whether a wildcard of the source itself covers a host.
-func (o *owners) ownWildcard(source int, h Hostname) bool {
-	own := false
-	o.claims[source].services.find(h, true, func(svc *Service) bool {
-		own = svc.Hostname.IsWildcard() && o.service(source, svc) == nil
-		return !own
-	})
-	return own
 }
 
 // serviceAliases are the other names of a service that other namespaces see.

@@ -31,15 +31,13 @@ func TestAliasesBelongToOwnerOfHost(t *testing.T) {
 						"service": {Services: []*Service{svc}}, "routes": {VirtualServices: []*VirtualService{vs}},
 						"both": {Services: []*Service{svc}, VirtualServices: []*VirtualService{vs}},
 					} {
-						for _, binding := range []*Binding{{Namespaces: []string{"shop"}}, nil} {
+						for _, binding := range []*Binding{patterns("shop", "10.96.0.5", "fd00::5"), nil} {
 							in := Input{
 								Fallback: testMeshConfig(), Fragments: []*Fragment{{Source: "shop", Services: []*Service{theirs}}, f},
 								Bindings: []*Binding{binding, {Namespaces: []string{ns}}},
-								// The short names and the addresses are on no record.
-								Owners: (*Owners)(nil).With(map[Hostname]Owner{theirs.Hostname: {Namespace: "shop"}}),
 							}
 							checkOwnNamespaceAlone(t, what, ns, Merge(in))
-							// The other way round: the tenant was there first, but not on record.
+							// The other way round: the tenant was there first.
 							in.Fragments = []*Fragment{{}, f}
 							in.Prev = Merge(in)
 							in.Fragments = []*Fragment{{Source: "shop", Services: []*Service{theirs}}, f}
@@ -66,24 +64,6 @@ func checkOwnNamespaceAlone(t *testing.T, what, ns string, s *Snapshot) {
 	}
 }
 
-// TestRecordedShortNameKeepsOwner has a service come whose short name another namespace
-// has on record: a name that is in use is not lost to a newcomer.
-func TestRecordedShortNameKeepsOwner(t *testing.T) {
-	t.Parallel()
-	theirs := testService("internal", "orders", "orders")
-	theirs.Hostname = "orders.internal.svc.cluster.local"
-	mine := testService("shop", "orders", "orders")
-	mine.Hostname = "orders.internal"
-	in := Input{
-		Fallback: testMeshConfig(), Fragments: []*Fragment{{Services: []*Service{theirs}}, {Services: []*Service{mine}}},
-		Bindings: []*Binding{{Namespaces: []string{"internal"}}, {Namespaces: []string{"shop"}}},
-		Owners:   (*Owners)(nil).With(map[Hostname]Owner{"orders.internal": {Namespace: "shop"}}),
-	}
-	if s := Merge(in); len(s.Conflicts) > 0 {
-		t.Fatalf("conflicts: %v", s.Conflicts)
-	}
-}
-
 // TestRoutesBelowTheOwnWildcard has a tenant route a host below another's wildcard:
 // that takes no route from the wildcard's namespace, whichever comes first by name.
 func TestRoutesBelowTheOwnWildcard(t *testing.T) {
@@ -101,7 +81,7 @@ func TestRoutesBelowTheOwnWildcard(t *testing.T) {
 			Fragments: []*Fragment{
 				{Services: []*Service{wild}, VirtualServices: []*VirtualService{routes("shop")}}, {VirtualServices: []*VirtualService{routes(tenant)}},
 			},
-			Bindings: []*Binding{{Namespaces: []string{"shop"}}, {Namespaces: []string{tenant}}},
+			Bindings: []*Binding{patterns("shop", "*.wild.internal"), {Namespaces: []string{tenant}}},
 		})
 		for _, vs := range s.VirtualServices {
 			if own := slices.Equal(vs.ExportTo, Exports{vs.Namespace}); own != (vs.Namespace == tenant) {

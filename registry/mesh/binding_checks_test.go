@@ -3,32 +3,78 @@ package mesh
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
-// checkOwners holds to the definition what other namespaces see of bound sources:
-// of a host that a source without namespaces, or a catalog, declares nothing but
-// routes of its own namespace, of a pattern's nothing but the pattern's source's,
-// and of any other that of one namespace at most.
+// hasTitle reports whether a name is a source's by the documentation, other than by a pattern or a declaration: the
+// narrowest name counts that is given to a namespace, and nothing below may be granted to others.
+func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) bool {
+	out, best := map[string]bool{}, Hostname("")
+	try := func(name Hostname, ns string, strong bool) {
+		switch {
+		case !covering(name, h):
+		case best == "" || compareWidth(name, best) < 0:
+			best, out = name, map[string]bool{ns: true}
+		case compareWidth(name, best) == 0 && strong:
+			out[ns] = true
+		}
+	}
+	for i := range 5 {
+		ns := fmt.Sprint("ns", i)
+		try(Hostname("*."+ns+".svc.cluster.local"), ns, true)
+	}
+	for _, g := range s.Gateways {
+		if w.bindings[g.Origin.Source[0]-'0'] != nil {
+			continue
+		}
+		for _, server := range g.Spec.GetServers() {
+			ns, host, _ := strings.Cut(server.Hosts[0], "/")
+			if ns == "." {
+				ns = g.Namespace
+			}
+			if gateways || strings.Count(strings.TrimPrefix(host, "*."), ".") > 0 {
+				try(Hostname(host), ns, true)
+			}
+		}
+	}
+	if slices.ContainsFunc(w.grants.All(), func(g Grant) bool {
+		same := func(o Grant) bool { return o.Name == g.Name && !o.Gateways && b.has(o.Namespace) }
+		return !gateways && !g.Gateways && isWide(h) && g.Name != h && covering(h, g.Name) && !slices.ContainsFunc(w.grants.All(), same)
+	}) {
+		return false
+	}
+	given := best
+	for _, g := range w.grants.All() {
+		if gateways || !g.Gateways {
+			try(g.Name, g.Namespace, best != given)
+		}
+	}
+	return slices.ContainsFunc(b.Namespaces, func(ns string) bool { return out[ns] })
+}
+
+// checkOwners holds to the definition what other namespaces see of bound sources: hosts of their patterns and titles
+// alone, besides routes for what an unbound source or the catalog declares in their namespace; and nothing of what
+// these declare elsewhere, nor of another's pattern.
 func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 	t.Helper()
 	sourceOf := func(m *Meta) int { return int(m.Origin.Source[0] - '0') }
 	type claim struct {
-		source    int
-		namespace string
-		host      Hostname
-		service   bool
+		source            int
+		namespace         string
+		host              Hostname
+		service, gateways bool
 	}
 	var claims []claim
 	for _, svc := range s.Services {
 		if !onlyOwn(svc.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace) {
-			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname.canonical(), true})
+			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname.canonical(), true, false})
 		}
 	}
 	for _, vs := range s.VirtualServices {
-		if slices.Contains(vs.Spec.Gateways, "mesh") && !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
+		if !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
 			for _, h := range vs.Spec.Hosts {
-				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h).canonical(), false})
+				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h).canonical(), false, !slices.Contains(vs.Spec.Gateways, "mesh")})
 			}
 		}
 	}
@@ -37,27 +83,105 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 		if b == nil || b.covers(c.host) {
 			continue
 		}
-		if r := (&owners{bindings: w.bindings}).pattern(c.source, c.host); r != nil || b.HostsOnly && c.service {
+		if r := (&owners{bindings: w.bindings}).pattern(c.source, c.host); r != nil {
 			t.Fatalf("%v is seen by others, and the host is that of %s", c, r)
+		}
+		own := w.hasTitle(s, b, c.host, c.gateways)
+		// Addresses are held to their owners by checkExports. A ServiceEntry may replace the catalog's service, which
+		// the snapshot then lacks.
+		if !own && c.service && !isAddress(c.host) && !w.inCatalog(c.host, c.namespace) {
+			t.Fatalf("%v is seen by others, and no title gives it to the source", c)
+		}
+		if !own && !c.service && !isAddress(c.host) && !w.declaredFor(s, c.source, c.host, c.namespace) {
+			t.Fatalf("%v is seen by others, and neither a title nor a service gives it to the source", c)
 		}
 		for _, o := range claims {
 			of := w.bindings[o.source]
-			if o.source == c.source || !o.service || o.namespace == c.namespace || o.source == 4 && c.service {
-				continue // a catalog's may be written down
-			}
-			if of != nil && of.has(c.namespace) || o.source == 4 && b.has(o.namespace) {
-				continue // both speak for that namespace
-			}
-			switch {
-			case of == nil && o.host.Overlaps(c.host) && (c.service || !o.host.IsWildcard() || c.host.IsWildcard()):
-			case of != nil && !b.has(o.namespace) && o.host == c.host:
-			case of != nil && !b.has(o.namespace) && c.host.Covers(o.host):
-			default:
+			if of != nil || !o.service || o.namespace == c.namespace || o.source == 4 && c.service && w.inCatalog(c.host, c.namespace) {
 				continue
 			}
-			t.Fatalf("%v is seen by others, and so is %v", c, o)
+			settled := b.ownsByName(c.host) && c.service
+			if o.host == c.host || o.host.Overlaps(c.host) && !settled && (c.service || !o.host.IsWildcard() || c.host.IsWildcard()) {
+				t.Fatalf("%v is seen by others, and so is %v", c, o)
+			}
 		}
 	}
+}
+
+// inCatalog reports whether the catalog has a service of a host in a namespace.
+func (w *tenants) inCatalog(h Hostname, namespace string) bool {
+	for _, x := range w.objects[4] {
+		if svc, is := x.(*Service); is && svc.Hostname.canonical() == h && svc.Namespace == namespace {
+			return true
+		}
+	}
+	return false
+}
+
+// declaredFor reports whether there is a service that lets a namespace route a host: one of an unbound source in the
+// namespace, or one of the source itself.
+func (w *tenants) declaredFor(s *Snapshot, source int, h Hostname, namespace string) bool {
+	for i, objects := range w.objects {
+		for _, x := range objects {
+			svc, is := x.(*Service)
+			if is && covering(svc.Hostname.canonical(), h) && (w.bindings[i] == nil && svc.Namespace == namespace || i == source) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// checkNothingLost wants everybody to see what bound sources have by patterns: nothing that others write hides it,
+// unless an unbound source declares exactly that host. It returns how many objects there were.
+func (w *tenants) checkNothingLost(t *testing.T, s *Snapshot) int {
+	t.Helper()
+	declared := map[Hostname]bool{}
+	routed := map[Key]int{}
+	for i, objects := range w.objects {
+		for k, x := range objects {
+			routed[k]++
+			if svc, is := x.(*Service); is && w.bindings[i] == nil {
+				declared[svc.Hostname.canonical()] = true
+			}
+		}
+	}
+	n := 0
+	for i, f := range s.tables.restrictions.inputs {
+		b := w.bindings[i]
+		if b == nil {
+			continue
+		}
+		for _, svc := range f.services() {
+			h := svc.Hostname.canonical()
+			if routed[svc.Key] > 1 || !b.covers(h) || declared[h] || isAddress(h) || len(addressNames(svc)) > 0 || !exportedTo(svc.ExportTo, s.tables.restrictions.exports[0], svc.Namespace, "other") {
+				continue
+			}
+			n++
+			if !slices.ContainsFunc(s.Services, func(x *Service) bool {
+				return x.Key == svc.Key && x.Hostname == svc.Hostname && exportedTo(x.ExportTo, s.tables.restrictions.exports[0], x.Namespace, "other")
+			}) {
+				t.Fatalf("%s of source %d has %s by a pattern, and others do not see it", svc.Key, i, h)
+			}
+		}
+		for _, vs := range f.virtualServices() {
+			if routed[vs.Key] > 1 || len(vs.Spec.Tls)+len(vs.Spec.Tcp) > 0 || !exportedTo(vs.ExportTo, s.tables.restrictions.exports[1], vs.Namespace, "other") {
+				continue
+			}
+			for _, name := range vs.Spec.Hosts {
+				if !b.covers(Hostname(name).canonical()) {
+					continue
+				}
+				n++
+				if !slices.ContainsFunc(s.VirtualServices, func(x *VirtualService) bool {
+					return *x.Origin == *vs.Origin && slices.Contains(x.Spec.Hosts, name) && exportedTo(x.ExportTo, s.tables.restrictions.exports[1], x.Namespace, "other")
+				}) {
+					t.Fatalf("%s of source %d has %s by a pattern, and others do not have its routes", vs.Key, i, name)
+				}
+			}
+		}
+	}
+	return n
 }
 
 // checkUntouched wants everything that no other namespace sees, and that no name can be
@@ -223,7 +347,7 @@ func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
 	}
 	addresses := subnetNames(vs)
 	for _, a := range addresses {
-		out.foreign = out.foreign || !o.hasAddress(source, vs.Namespace, a) && o.address(claimant{source, vs.Namespace, true}, a) != nil
+		out.foreign = out.foreign || !o.hasAddress(source, vs.Namespace, a) && o.address(source, vs.Namespace, a) != nil
 	}
 	out.hidden = append(out.hidden, namespacesOf(o.privateAddresses(source, vs.Namespace, addresses))...)
 	return out
@@ -244,10 +368,7 @@ func (w *tenants) checkWithoutCache(t *testing.T, s *Snapshot) {
 	with := without
 	with.cache = newDecisionCache()
 	ask := func(o *owners, source int, svc *Service) string {
-		r := []*rival{o.service(source, svc)}
-		if svc.Hostname.IsWildcard() {
-			r = append(r, o.wildcard(source, svc))
-		}
+		r := o.service(source, svc)
 		var private []Key
 		for _, p := range o.privateAddresses(source, svc.Namespace, addressNames(svc)) {
 			private = append(private, p.Key)
@@ -261,7 +382,8 @@ func (w *tenants) checkWithoutCache(t *testing.T, s *Snapshot) {
 		for _, ns := range w.bindings[i].Namespaces {
 			for _, port := range []uint32{80, 443, 3306} {
 				for _, http := range []bool{false, true} {
-					if got, want := with.yieldsAt(i, ns, port, http), without.yieldsAt(i, ns, port, http); got != want {
+					q := portKey{i, ns, port, http, port == 443}
+					if got, want := with.yieldsAt(q), without.yieldsAt(q); got != want {
 						t.Fatalf("with the decisions that are known, %s of source %d yields at %d, HTTP %v: %v; it is %v", ns, i, port, http, got, want)
 					}
 				}

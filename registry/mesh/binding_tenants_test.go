@@ -17,6 +17,7 @@ import (
 type tenants struct {
 	rng      *rand.Rand
 	bindings []*Binding
+	grants   *Grants
 	objects  []map[Key]any
 	shared   bool // they name each other's hosts
 	// own is in how many of four times a host is nobody else's all the same, so that
@@ -38,10 +39,15 @@ func newTenants(seed uint64, shared bool) *tenants {
 	if shared {
 		w.own, w.machines = int(seed%5), 1+2*int(seed%2)
 		w.bindings = append(w.bindings,
-			&Binding{Namespaces: []string{"ns3"}, Hosts: []Hostname{"*.p.example", "e0.x.example"}},
-			&Binding{Namespaces: []string{"ns4"}, HostsOnly: true, Hosts: []Hostname{"e1.x.example"}})
+			&Binding{Namespaces: []string{"ns3"}, Hosts: []Hostname{"*.p.example", "e0.x.example", "10.9.0.2"}},
+			&Binding{Namespaces: []string{"ns4"}, Hosts: []Hostname{"e1.x.example", "fd00::/64"}})
 	} else {
 		w.bindings[3].Namespaces = []string{"ns3"}
+	}
+	for i, b := range w.bindings {
+		if b != nil {
+			b.Hosts = append(b.Hosts, Hostname(fmt.Sprintf("*.s%d.example", i)))
+		}
 	}
 	for range w.bindings {
 		w.objects = append(w.objects, map[Key]any{})
@@ -54,7 +60,8 @@ func (w *tenants) pick(list ...string) string { return list[w.rng.IntN(len(list)
 // host is one of a few, so that they meet; or the source's own.
 func (w *tenants) host(source int) string {
 	host := w.pick("e0.x.example", "e1.x.example", "e2.x.example", "e0.p.example", "*.x.example", "*.p.example", "*.example", "e3.example", "*.0.x.example", "e.0.x.example",
-		"e0.x.example.", "e0.ns0.svc.x.example", "e0.ns2.svc.x.example", "e0.ns0", "e0.ns2.svc.", "e0", "10.9.0.1")
+		"e0.x.example.", "e0.ns0.svc.x.example", "e0.ns0.svc.cluster.local", "e0.ns2.svc.cluster.local", "*.ns2.svc.cluster.local", "e0.e1.ns2.svc.cluster.local",
+		"e0.ns0", "e0.ns2.svc.", "e0", "10.9.0.1")
 	switch {
 	case w.shared && w.rng.IntN(4) < w.own:
 		return w.pick(fmt.Sprintf("e0.s%d.example", source), fmt.Sprintf("e1.s%d.example", source), fmt.Sprintf("*.s%d.example", source), "10.9.0.1", "10.9.0.2", "fd00::1")
@@ -115,6 +122,13 @@ func (w *tenants) object(source int, ns string) any {
 		return svc
 	case w.shared && w.rng.IntN(8) < w.machines:
 		return testWorkload(ns, name, w.pick(w.address(), w.machine()), "x")
+	case w.shared && w.bindings[source] == nil && w.rng.IntN(6) == 0:
+		g := &Gateway{Meta: testMeta(KindGateway, ns, name, ""), Spec: &networking.Gateway{}}
+		for range w.rng.IntN(3) {
+			host := w.pick("ns0", "ns1", "ns2", ".", "*") + "/" + w.pick("e2.x.example", "*.x.example", "e3.example", "*.example", "*", "e0.ns0")
+			g.Spec.Servers = append(g.Spec.Servers, &networking.Server{Hosts: []string{host}})
+		}
+		return g
 	case w.rng.IntN(5) == 0:
 		name := fmt.Sprintf("n%d-%d", w.rng.IntN(9), w.rng.IntN(4)) // no order by source
 		switch n := w.rng.IntN(4); {
@@ -177,61 +191,20 @@ func (w *tenants) fill(svc *Service) {
 	}
 }
 
-func (w *tenants) input(prev *Snapshot, config *MeshConfig, owners *Owners, unsettled bool) Input {
-	in := Input{Prev: prev, Fallback: config, Bindings: w.bindings, Owners: owners, Unsettled: unsettled}
+func (w *tenants) input(prev *Snapshot, config *MeshConfig) Input {
+	in := Input{Prev: prev, Fallback: config, Bindings: w.bindings, Grants: w.grants}
 	for i, objects := range w.objects {
 		in.Fragments = append(in.Fragments, fragmentOf(strconv.Itoa(i), objects))
 	}
 	return in
 }
 
-// names are those that may be on record.
-func (w *tenants) names() map[Hostname]bool {
-	out := map[Hostname]bool{}
-	for _, objects := range w.objects {
-		for _, x := range objects {
-			switch x := x.(type) {
-			case *Service:
-				noteHosts(out, append(append(addressNames(x), inlineNames(x)...), x.Hostname.canonical()))
-				for _, p := range x.Ports {
-					noteHosts(out, []Hostname{portName(p.Number), httpPortName(x.Namespace, p.Number)})
-				}
-			case *VirtualService:
-				noteHosts(out, append(sniNames(x), subnetNames(x)...))
-				for _, h := range x.Spec.GetHosts() {
-					noteHosts(out, []Hostname{Hostname(h).canonical()})
-				}
-			case *Workload:
-				noteHosts(out, workloadNames(x))
-			}
-		}
+// grant gives names at random to namespaces, some of them below others.
+func (w *tenants) grant() {
+	var list []Grant
+	for range w.rng.IntN(5) {
+		name := Hostname(w.pick("e2.x.example", "*.x.example", "*.0.x.example", "e3.example", "*.example", "e0", "e0.ns2", "10.9.0.1", "10.9.0.0/24", "10.0.0.0/8"))
+		list = append(list, Grant{Name: name, Namespace: fmt.Sprintf("ns%d", w.rng.IntN(5)), Gateways: w.rng.IntN(4) == 0})
 	}
-	return out
-}
-
-// recordOf is what a server would have on record after a snapshot.
-func recordOf(s *Snapshot, owners *Owners) map[Hostname]Owner {
-	out, grant := map[Hostname]Owner{}, Grants(s)
-	for _, h := range s.Decided() {
-		was, known := owners.Of(h)
-		is, granted := grant(h)
-		switch {
-		case granted && is != was:
-			out[h] = is
-		case known && !granted && !s.Claimed(h, was.Namespace):
-			out[h] = Owner{}
-		}
-	}
-	return out
-}
-
-// with is the record with other owners, in one step or in several.
-func (w *tenants) with(owners *Owners, record map[Hostname]Owner) *Owners {
-	if w.rng.IntN(3) > 0 {
-		return owners.With(record)
-	}
-	for h, owner := range record {
-		owners = owners.With(map[Hostname]Owner{h: owner})
-	}
-	return owners
+	w.grants = NewGrants(list)
 }

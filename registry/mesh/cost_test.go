@@ -73,11 +73,11 @@ func TestCostOfOneTenantIsBounded(t *testing.T) {
 			}
 			in := Input{
 				Fallback: testMeshConfig(), Fragments: []*Fragment{evil.Sorted(), shop},
-				Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
+				Bindings: []*Binding{patterns("evil", "*.evil.test"), patterns("shop", "*.shop.example")},
+				Grants:   NewGrants([]Grant{{Name: "10.0.0.0/8", Namespace: "evil"}, {Name: "*.evil.example", Namespace: "evil"}}),
 			}
 			began := time.Now()
 			in.Prev = Merge(in)
-			in.Owners = in.Owners.With(recordOf(in.Prev, nil))
 			in.Prev = Merge(in)
 			next := *in.Fragments[0]
 			next.Services = append([]*Service(nil), next.Services...)

@@ -7,28 +7,16 @@ import "slices"
 func (w *restricter) decide() {
 	w.owners.cache = newDecisionCache()
 	defer func() { w.owners.cache = nil }()
-	decided := map[Hostname]bool{}
 	w.patches = make([]patches, len(w.inputs))
-	told := w.decideServices(decided)
-	told = w.decideRoutes(decided) || told
-	for h := range w.hosts {
-		noteHosts(decided, []Hostname{h})
-	}
-	w.noteEndpoints(decided)
-	for port := range w.ports {
-		decided[portName(port)] = true
-	}
-	for h := range decided {
-		w.decided = append(w.decided, h)
-	}
-	slices.Sort(w.decided)
+	told := w.decideServices()
+	told = w.decideRoutes() || told
 	if told {
 		w.collectConflicts()
 	}
 }
 
 // decideServices reports whether there is, or was, a conflict.
-func (w *restricter) decideServices(decided map[Hostname]bool) bool {
+func (w *restricter) decideServices() bool {
 	deltas := make([][]Delta[*Service], len(w.inputs))
 	for i, b := range w.owners.bindings {
 		if b != nil {
@@ -46,7 +34,6 @@ func (w *restricter) decideServices(decided map[Hostname]bool) bool {
 			}
 		}
 	}
-	w.markHTTP()
 	services, told := w.restrictions.services.edit(), false
 	for i, b := range w.owners.bindings {
 		if b == nil {
@@ -62,7 +49,6 @@ func (w *restricter) decideServices(decided map[Hostname]bool) bool {
 			if d.Old == d.New && d.New.Hostname.IsWildcard() && !sameConflicts(was, services.get(d.New)) {
 				w.markHosts(w.serviceHosts(d.New)) // routes for any host below may depend on it
 			}
-			noteHosts(decided, w.serviceHosts(newest(d)))
 		}
 	}
 	w.restrictions.services = services.persistentMap
@@ -77,7 +63,7 @@ func sameConflicts(a, b *decision[*Service]) bool {
 }
 
 // decideRoutes is decideServices for VirtualServices.
-func (w *restricter) decideRoutes(decided map[Hostname]bool) bool {
+func (w *restricter) decideRoutes() bool {
 	routes, told := w.restrictions.routes.edit(), false
 	for i, b := range w.owners.bindings {
 		if b == nil {
@@ -94,7 +80,6 @@ func (w *restricter) decideRoutes(decided map[Hostname]bool) bool {
 			told = redecide(routes, &w.patches[i].routes, d, func(vs *VirtualService, was *decision[*VirtualService]) *decision[*VirtualService] {
 				return w.virtualService(i, vs, was)
 			}) || told
-			noteHosts(decided, w.routeHosts(newest(d)))
 		}
 	}
 	w.restrictions.routes = routes.persistentMap

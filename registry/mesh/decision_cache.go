@@ -5,28 +5,18 @@ package mesh
 // nothing.
 type decisionCache struct {
 	addresses  map[nameKey]*rival
-	barred     map[nameKey]*rival
-	wildcards  map[nameKey]*rival
 	holds      map[nameKey]bool
 	private    map[nameKey][]*Service
 	yields     map[portKey]bool
-	hosts      map[Hostname]cachedOwner
 	samples    map[sampleKey][]*Service
-	claims     map[claimKey][]addressClaim
 	services   map[*Service]*rival
 	routes     map[routeKey]*rival
-	standing   map[*Service]bool
 	restricted map[*Service]bool
 }
 
 type nameKey struct {
 	claimant
 	name Hostname
-}
-
-type claimKey struct {
-	source int
-	name   Hostname
 }
 
 type routeKey struct {
@@ -39,11 +29,7 @@ type portKey struct {
 	namespace string
 	port      uint32
 	http      bool
-}
-
-type cachedOwner struct {
-	owner Owner
-	known bool
+	patterned bool
 }
 
 // sampleKey is a name in an index of a source.
@@ -54,9 +40,8 @@ type sampleKey struct {
 
 func newDecisionCache() *decisionCache {
 	return &decisionCache{
-		addresses: map[nameKey]*rival{}, barred: map[nameKey]*rival{}, wildcards: map[nameKey]*rival{}, holds: map[nameKey]bool{}, private: map[nameKey][]*Service{},
-		yields: map[portKey]bool{}, hosts: map[Hostname]cachedOwner{}, samples: map[sampleKey][]*Service{},
-		claims: map[claimKey][]addressClaim{}, services: map[*Service]*rival{}, routes: map[routeKey]*rival{}, standing: map[*Service]bool{}, restricted: map[*Service]bool{},
+		addresses: map[nameKey]*rival{}, holds: map[nameKey]bool{}, private: map[nameKey][]*Service{}, yields: map[portKey]bool{},
+		samples: map[sampleKey][]*Service{}, services: map[*Service]*rival{}, routes: map[routeKey]*rival{}, restricted: map[*Service]bool{},
 	}
 }
 

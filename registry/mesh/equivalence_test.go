@@ -30,7 +30,6 @@ func TestMergesEqualMerge(t *testing.T) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			w := meshgen.New(seed, coverage)
 			var s, older *mesh.Snapshot
-			var owners *mesh.Owners
 			fragments := w.Fragments()
 			for step := range 60 {
 				prev, before := s, fragments
@@ -40,7 +39,6 @@ func TestMergesEqualMerge(t *testing.T) {
 					continue
 				}
 				in := w.Input(prev)
-				in.Owners = owners
 				if seed%4 == 3 {
 					for i, f := range in.Fragments {
 						in.Fragments[i] = untidy(w.Rand(), f)
@@ -77,7 +75,6 @@ func TestMergesEqualMerge(t *testing.T) {
 						t.Fatalf("%s: the reach of the change of the fragment %q: %s", after, f.Source, d)
 					}
 				}
-				owners = recorded(owners, s)
 			}
 		})
 	}
@@ -104,18 +101,6 @@ func untidy(rng *rand.Rand, f *mesh.Fragment) *mesh.Fragment {
 		list.Set(copied)
 	}
 	return &out
-}
-
-// recorded is the record with what a snapshot grants.
-func recorded(owners *mesh.Owners, s *mesh.Snapshot) *mesh.Owners {
-	news := map[mesh.Hostname]mesh.Owner{}
-	for _, h := range s.Decided() {
-		was, _ := owners.Of(h)
-		if is, ok := s.Grant(h); ok && is != was {
-			news[h] = is
-		}
-	}
-	return owners.With(news)
 }
 
 // pathDependent reports whether a field or method of a snapshot depends on the previous

@@ -19,20 +19,16 @@ type Input struct {
 	// Bindings are those of the sources, in the order of Fragments. A source whose binding
 	// is nil or missing may write for the whole mesh.
 	//
-	// A bound source owns the hosts of its patterns, and those that only it declares. Of
-	// hosts that other bound sources declare too, it owns those that its namespaces own in
-	// Owners. A host that an unbound source or a catalog declares belongs to that source,
-	// whatever the order; its routes may also be written in its namespace. What a bound
-	// source writes for a host of another owner is seen by the object's own namespace only.
-	// It ranks behind all others, and is among Conflicts. Objects that are exported to
-	// their own namespace only are not affected by this.
+	// A bound source owns, for everybody, the hosts and addresses of its patterns; names
+	// NAME.NS.svc.cluster.local of its namespaces; what Gateways of unbound sources give to its
+	// namespaces by hosts as NS/HOST; and what Grants gives to them. A host that an unbound source or
+	// a catalog declares belongs to that source, whatever the order; its routes may also be
+	// written in its namespace. What a bound source writes for any other host is seen by the
+	// object's own namespace only. It ranks behind all others, and is among Conflicts. Objects
+	// that are exported to their own namespace only are not affected by this.
 	Bindings []*Binding
-	// Owners is the record of the owners of hosts. Adding what a snapshot returns by
-	// [Snapshot.Grant] to the record does not change the snapshot.
-	Owners *Owners
-	// Unsettled says that hosts of bound sources that are not on record have no owner yet,
-	// because another source that declares them may be missing.
-	Unsettled bool
+	// Grants are further names of namespaces of bound sources; nil means none.
+	Grants *Grants
 	// Missing are the names of the sources that have delivered nothing since
 	// the process started.
 	Missing []string

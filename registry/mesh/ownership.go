@@ -11,7 +11,7 @@ type claims struct {
 	// services declare hosts, routes are VirtualServices for sidecars.
 	services nameIndex[*Service]
 	routes   nameIndex[*VirtualService]
-	// gateways are VirtualServices for gateways alone. They make no one the owner of a host.
+	// gateways are VirtualServices for gateways alone.
 	gateways nameIndex[*VirtualService]
 	// written are all VirtualServices, by key.
 	written persistentMap[Key, []*VirtualService]
@@ -19,8 +19,8 @@ type claims struct {
 	// by the addresses that they match.
 	addresses nameIndex[*Service]
 	subnets   nameIndex[*VirtualService]
-	// workloads and inline have the addresses of endpoints: those of workloads, and of
-	// services that are written in them.
+	// workloads and inline have the addresses of endpoints of an unbound source: those of
+	// workloads, and of services that are written in them.
 	workloads nameIndex[*Workload]
 	inline    nameIndex[*Service]
 	// opaque and http are the services by their ports, as proxies see connections there
@@ -33,18 +33,17 @@ type claims struct {
 	private nameIndex[*Service]
 }
 
-// owners decides who owns a host. It is a pure function of the claims, the bindings and the
-// record. The decision for a host depends only on claims and records of hosts that overlap
-// with it.
+// owners decides who owns a host. It is a pure function of the claims, the bindings, what Gateways
+// give to namespaces, and the grants. What bound sources claim gives no host to anybody, so that
+// neither the order in which they come nor what was before makes a difference.
 type owners struct {
 	bindings []*Binding // by source; nil may speak for the whole mesh
 	claims   []claims
-	record   *Owners
+	given    titles
+	grants   *Grants // or nil
 	// defaults are the exports of a service without exportTo.
 	defaults []string
-	// unsettled means that hosts that are not on record have no owner yet.
-	unsettled bool
-	cache     *decisionCache // or nil
+	cache    *decisionCache // or nil
 }
 
 // bound reports whether a bound source may write for a namespace.
@@ -56,12 +55,13 @@ func (o *owners) bound(namespace string) bool {
 type rival struct {
 	origin *Origin // or nil
 	who    string
+	nobody bool // nobody owns it
 }
 
 func (r *rival) String() string { return r.who }
 
 func by(m *Meta, what string) *rival {
-	return &rival{m.Origin, fmt.Sprintf("%s (%s, %s)", what, m.Key, m.Origin)}
+	return &rival{origin: m.Origin, who: fmt.Sprintf("%s (%s, %s)", what, m.Key, m.Origin)}
 }
 
 // service returns who owns the host of a bound source's service; nil if the source does.
@@ -70,7 +70,7 @@ func (o *owners) service(source int, svc *Service) *rival {
 		return r
 	}
 	if h := svc.Hostname.canonical(); isAddress(h) {
-		return o.address(claimant{source: source, namespace: svc.Namespace}, h)
+		return o.address(source, svc.Namespace, h)
 	}
 	return nil
 }
@@ -79,42 +79,37 @@ func (o *owners) service(source int, svc *Service) *rival {
 // addresses.
 func (o *owners) host(source int, svc *Service) *rival {
 	return cached(o.cache, func(a *decisionCache) map[*Service]*rival { return a.services }, svc, func() *rival {
-		if r := o.named(source, svc); r != nil {
-			return r
-		}
-		return o.alias(source, svc.Namespace, svc.Hostname.canonical())
+		return o.named(source, svc)
 	})
 }
 
 // named is service as far as it depends on exactly that name.
 func (o *owners) named(source int, svc *Service) *rival {
 	h, b := svc.Hostname.canonical(), o.bindings[source]
-	mine := b.covers(h)
-	if r := o.unbound(svc, mine); r != nil {
+	if r := o.unbound(svc, o.settled(source, h)); r != nil {
 		return r
 	}
-	if mine {
+	if b.covers(h) {
 		return nil
 	}
 	if r := o.pattern(source, h); r != nil {
 		return r
 	}
-	if b.HostsOnly {
-		return &rival{nil, "nobody whom the settings name"}
-	}
+	replaces := false
 	for other := range o.declared(h, true) {
-		if other.Catalog && !merges(svc, other) && (other.Hostname.canonical() == h || other.Namespace != svc.Namespace) {
+		same := other.Hostname.canonical() == h
+		switch {
+		case !other.Catalog:
+		case same && merges(svc, other):
+			replaces = true
+		case same || other.Namespace != svc.Namespace:
 			return by(&other.Meta, "the catalog")
 		}
 	}
-	switch {
-	case isAddress(h):
+	if replaces || isAddress(h) {
 		return nil
-	case h.IsWildcard():
-		return o.wildcard(source, svc)
-	default:
-		return o.notOwner(b, h)
 	}
+	return o.notTitled(b, h, false)
 }
 
 // unbound looks for a service of an unbound source. A source with a pattern for the host
@@ -136,7 +131,7 @@ func (o *owners) pattern(source int, h Hostname) *rival {
 			continue
 		}
 		if p, ok := b.overlaps(h); ok {
-			return &rival{nil, fmt.Sprintf("the source of %s, by its pattern %q", namespaces(b), p)}
+			return &rival{who: fmt.Sprintf("the source of %s, by its pattern %q", namespaces(b), p)}
 		}
 	}
 	return nil
@@ -157,163 +152,20 @@ func (o *owners) declared(h Hostname, overlapping bool) func(func(*Service) bool
 	}
 }
 
-// wildcard looks for a host below a wildcard, or overlapping with it, that a
-// bound source of another namespace has. A wildcard on record has what is below it
-// and on no record; any other takes what is nobody's.
-func (o *owners) wildcard(source int, svc *Service) *rival {
-	question := nameKey{claimant{source: source, namespace: svc.Namespace}, svc.Hostname.canonical()}
-	return cached(o.cache, func(a *decisionCache) map[nameKey]*rival { return a.wildcards }, question, func() *rival {
-		return o.wildcardRival(source, svc)
-	})
-}
-
-func (o *owners) wildcardRival(source int, svc *Service) *rival {
-	h, b := svc.Hostname.canonical(), o.bindings[source]
-	if _, _, known := o.record.holder(h); known {
-		return o.recorded(b, h)
-	}
-	for i, other := range o.bindings {
-		if i == source || other == nil {
-			continue
-		}
-		var found *Service
-		o.claims[i].services.find(h, true, func(svc2 *Service) bool {
-			if x := svc2.Hostname.canonical(); !b.has(svc2.Namespace) && beats(x, svc2.Namespace, h, svc.Namespace) && o.counts(i, x) {
-				found = svc2
-			}
-			return found == nil
-		})
-		if found != nil {
-			return by(&found.Meta, "namespace "+found.Namespace)
-		}
-	}
-	return o.recorded(b, h)
-}
-
-// counts reports whether a bound source's service of a host may be the one that others
-// see. It looks at no wildcards but those on record.
-func (o *owners) counts(source int, h Hostname) bool {
-	b := o.bindings[source]
-	switch {
-	case b.covers(h):
-		return true
-	case b.HostsOnly || o.pattern(source, h) != nil:
-		return false
-	case h.IsWildcard() || isAddress(h):
-		return true
-	}
-	owner, known := o.ownerOf(h)
-	return !known || b.has(owner.Namespace)
-}
-
-// beats reports whether of two hosts that overlap, the second one a wildcard, the
-// first one counts: it is no wildcard, or a longer one, or its namespace comes
-// first.
-func beats(h Hostname, namespace string, wildcard Hostname, than string) bool {
-	switch {
-	case !h.IsWildcard():
-		return true
-	case len(h) != len(wildcard):
-		return len(h) > len(wildcard)
-	default:
-		return namespace < than
-	}
-}
-
-// recorded looks for who has a name on record that overlaps with another one: it, or
-// the narrowest wildcard or range above it, or, of a wildcard or range, any below.
-func (o *owners) recorded(b *Binding, h Hostname) *rival {
-	if name, owner, known := o.record.holder(h); known && !b.has(owner.Namespace) {
-		return onRecord(name, owner)
-	}
-	if !isWide(h) || o.record == nil {
-		return nil
-	}
-	var found *rival
-	o.record.order.below(h, func(x Hostname) bool {
-		if owner, _ := o.record.Of(x); !owner.Routes && !b.has(owner.Namespace) {
-			found = onRecord(x, owner)
-		}
-		return found == nil
-	})
-	return found
-}
-
-func onRecord(h Hostname, owner Owner) *rival {
-	return &rival{nil, fmt.Sprintf("namespace %s, which has %q on record", owner.Namespace, h)}
-}
-
-func notYet() *rival {
-	return &rival{nil, "nobody yet: not all sources have been read, and it is not on record"}
-}
-
-// notOwner is who owns a host that is no wildcard; nil if the binding does.
-func (o *owners) notOwner(b *Binding, h Hostname) *rival {
-	owner, known := o.ownerOf(h)
-	switch {
-	case !known:
-		return notYet()
-	case b.has(owner.Namespace):
-		return nil
-	default:
-		return &rival{nil, fmt.Sprintf("namespace %s, which had it first", owner.Namespace)}
-	}
-}
-
-// ownerOf is the namespace of a bound source that owns a host which is no
-// wildcard: the one on record, else the first by name of those that declare it,
-// or, where no bound source does, that have routes for it.
-func (o *owners) ownerOf(h Hostname) (Owner, bool) {
-	is := cached(o.cache, func(a *decisionCache) map[Hostname]cachedOwner { return a.hosts }, h, func() cachedOwner {
-		owner, known := o.findOwner(h)
-		return cachedOwner{owner, known}
-	})
-	return is.owner, is.known
-}
-
-func (o *owners) findOwner(h Hostname) (Owner, bool) {
-	declaring := o.namespaces(func(i int, yield func(string)) {
-		for _, svc := range o.claims[i].services.get(h) {
-			if !isAddress(h) && !o.bindings[i].HostsOnly && o.unbound(svc, false) == nil {
-				yield(svc.Namespace)
-			}
-		}
-	})
-	if owner, ok := o.record.Of(h); ok && (!owner.Routes || len(declaring) == 0 || slices.Contains(declaring, owner.Namespace)) {
-		return owner, true
-	}
-	if name, owner, known := o.record.holder(h); known && name != h {
-		return owner, true
-	}
-	if o.unsettled {
-		return Owner{}, false
-	}
-	if len(declaring) > 0 {
-		return Owner{Namespace: declaring[0]}, true
-	}
-	routing := o.namespaces(func(i int, yield func(string)) {
-		for _, vs := range o.claims[i].routes.get(h) {
-			yield(vs.Namespace)
-		}
-	})
-	if len(routing) > 0 {
-		return Owner{Namespace: routing[0], Routes: true}, true
-	}
-	return Owner{}, false
-}
-
-// namespaces are those of bound sources, sorted.
-func (o *owners) namespaces(of func(source int, yield func(string))) []string {
-	var out []string
-	for i, b := range o.bindings {
-		if b != nil {
-			of(i, func(ns string) { out = append(out, ns) })
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 func (o *owners) owns(source int, h Hostname) bool {
 	return slices.ContainsFunc(o.claims[source].services.get(h), func(svc *Service) bool { return o.service(source, svc) == nil })
+}
+
+// isRestricted reports whether a bound source's service is hidden from other namespaces.
+func (o *owners) isRestricted(source int, svc *Service) bool {
+	if o.bindings[source] == nil {
+		return false
+	}
+	return cached(o.cache, func(a *decisionCache) map[*Service]bool { return a.restricted }, svc, func() bool {
+		if o.host(source, svc) != nil {
+			return true
+		}
+		_, r := o.serviceAddress(source, svc)
+		return r != nil
+	})
 }

@@ -21,26 +21,23 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	if isAddress(h) && routesSidecars(vs) {
 		return o.routesAddress(source, vs, h)
 	}
-	if !h.IsWildcard() {
-		for _, svc := range o.claims[source].services.get(h) {
-			if o.service(source, svc) == nil {
-				return nil
-			}
-		}
+	if !h.IsWildcard() && o.owns(source, h) {
+		return nil
 	}
-	if r := o.alias(source, vs.Namespace, h); r != nil {
-		return r
+	declared, r := o.declaredElsewhere(source, vs, h)
+	if r == nil && !declared {
+		r = o.notTitled(b, h, !routesSidecars(vs))
 	}
-	if b.HostsOnly && !o.declaredIn(h, vs.Namespace) {
-		return &rival{nil, "nobody whom the settings name"}
+	if r == nil {
+		r = o.alias(source, vs.Namespace, h)
 	}
-	if declared, r := o.declaredElsewhere(source, vs, h); declared {
-		return r
+	if r == nil {
+		r = o.routedAtGateways(vs, h)
 	}
-	if r := o.routedAtGateways(vs, h); r != nil || !routesSidecars(vs) {
-		return r
+	if r == nil && !declared && routesSidecars(vs) {
+		r = o.routedElsewhere(vs, h)
 	}
-	return o.routedElsewhere(source, vs, h)
+	return r
 }
 
 // routedAtGateways looks for an unbound source that routes a host, or one below a wildcard, at gateways, if
@@ -73,19 +70,8 @@ func (o *owners) routedAtGateways(vs *VirtualService, h Hostname) *rival {
 	return nil
 }
 
-// declaredIn reports whether an unbound source declares the host in a namespace.
-func (o *owners) declaredIn(h Hostname, namespace string) bool {
-	for other := range o.declared(h, false) {
-		if other.Namespace == namespace {
-			return true
-		}
-	}
-	return false
-}
-
-// declaredElsewhere looks for services of a host. declared says that there are
-// some of other sources; the rival is nil if they are of the VirtualService's
-// namespace.
+// declaredElsewhere looks for services of a host that count. declared says that an unbound source has
+// one in the VirtualService's namespace, which may route it; the rival is who has one in another namespace.
 func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (declared bool, _ *rival) {
 	if !h.IsWildcard() {
 		if winners := o.winners(h); len(winners) > 0 {
@@ -97,21 +83,20 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 			return true, nil
 		}
 	}
-	// Of one host those that do not count are no rivals; and a wildcard of a bound
-	// source takes none that is on record.
-	owner, _ := o.record.Of(h)
 	var elsewhere *Service
 	for i := range o.claims {
-		if i == source || o.bindings[i] != nil && !h.IsWildcard() && o.bindings[source].has(owner.Namespace) {
+		if i == source {
 			continue
 		}
 		o.claims[i].services.find(h, true, func(svc *Service) bool {
-			if svc.Hostname.canonical() == h && !h.IsWildcard() || o.bindings[i] != nil && o.host(i, svc) != nil {
+			x := svc.Hostname.canonical()
+			switch {
+			case x == h && !h.IsWildcard() || o.bindings[i] != nil && o.host(i, svc) != nil:
 				return true // the one is a winner, or does not count, and the other is seen by nobody else
-			}
-			declared = true
-			if svc.Namespace != vs.Namespace && (o.bindings[i] == nil || !o.bindings[source].has(svc.Namespace)) {
+			case svc.Namespace != vs.Namespace && (o.bindings[i] == nil || !o.bindings[source].has(svc.Namespace) && !o.within(source, h, x)):
 				elsewhere = svc
+			case svc.Namespace == vs.Namespace && o.bindings[i] == nil && covering(x, h):
+				declared = true
 			}
 			return elsewhere == nil
 		})
@@ -122,12 +107,19 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 	return declared, nil
 }
 
+// within reports whether a name belongs to a source by a title, although it is below the wildcard of another:
+// the narrower of the two titles counts.
+func (o *owners) within(source int, h, wildcard Hostname) bool {
+	own, _ := o.titled(o.bindings[source], h, false)
+	return own && wildcard != h && covering(wildcard, h)
+}
+
 // forAll reports whether every namespace sees a service.
 func (o *owners) forAll(svc *Service) bool { return audience(svc, o.defaults).all }
 
 // winners are the services of a host that is no wildcard which count: those of
-// unbound sources and, where some do not see them, of catalogs; else those of the
-// namespace that owns it.
+// unbound sources and, where some do not see them, of catalogs; else those of bound sources
+// that own it.
 func (o *owners) winners(h Hostname) []*Service {
 	var written, derived []*Service
 	for svc := range o.declared(h, false) {
@@ -157,27 +149,16 @@ func (o *owners) winners(h Hostname) []*Service {
 	return out
 }
 
-// routedElsewhere looks for who else routes a host that no service has.
-func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *rival {
-	b := o.bindings[source]
+// routedElsewhere looks for an unbound source that routes a host that no service has.
+func (o *owners) routedElsewhere(vs *VirtualService, h Hostname) *rival {
+	var found *VirtualService
 	for i := range o.claims {
-		if i == source {
+		if o.bindings[i] != nil {
 			continue
 		}
-		unbound := o.bindings[i] == nil
-		var found *VirtualService
 		o.claims[i].routes.find(h, true, func(other *VirtualService) bool {
-			switch {
-			case other.Namespace == vs.Namespace || !unbound && b.has(other.Namespace):
-			case unbound:
+			if other.Namespace != vs.Namespace {
 				found = other
-			case h.IsWildcard():
-				for _, name := range other.Spec.GetHosts() {
-					// What comes before is narrower, or of a namespace that does: the questions end.
-					if x := Hostname(name).canonical(); x.Overlaps(h) && beats(x, other.Namespace, h, vs.Namespace) && o.routes(i, other, x) == nil {
-						found = other
-					}
-				}
 			}
 			return found == nil
 		})
@@ -185,13 +166,7 @@ func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *ri
 			return by(&found.Meta, "namespace "+found.Namespace)
 		}
 	}
-	if h.IsWildcard() {
-		return o.recorded(b, h)
-	}
-	if o.ownWildcard(source, h) {
-		return nil
-	}
-	return o.notOwner(b, h)
+	return nil
 }
 
 // late reports whether a VirtualService of a bound source that may route a host

@@ -7,52 +7,6 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// TestBeats: of a wildcard and another host that overlaps with it, the one that says more
-// counts, and of two that say as much, the one whose namespace comes first.
-func TestBeats(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		host           Hostname
-		namespace      string
-		wildcard       Hostname
-		than           string
-		want, reversed bool
-	}{
-		{"a.b.example", "ns9", "*.b.example", "ns1", true, true}, // as long as the wildcard
-		{"b.example", "ns9", "*b.example", "ns1", true, true},
-		{"*.a.b.example", "ns9", "*.b.example", "ns1", true, true},
-		{"*.b.example", "ns1", "*.a.b.example", "ns9", false, false},
-		{"*.b.example", "ns1", "*.b.example", "ns9", true, false},
-	} {
-		if got := beats(c.host, c.namespace, c.wildcard, c.than); got != c.want {
-			t.Errorf("%s of %s beats %s of %s: %v", c.host, c.namespace, c.wildcard, c.than, got)
-		}
-		if got := beats(c.host, c.than, c.wildcard, c.namespace); got != c.reversed {
-			t.Errorf("%s of %s beats %s of %s: %v", c.host, c.than, c.wildcard, c.namespace, got)
-		}
-	}
-}
-
-// TestOwnersSinceTheRecordBefore: what changed is known for the record that another one was made
-// from, and for no older one.
-func TestOwnersSinceTheRecordBefore(t *testing.T) {
-	t.Parallel()
-	first := (*Owners)(nil).With(map[Hostname]Owner{"a.example": {Namespace: "ns1"}})
-	second := first.With(map[Hostname]Owner{"b.example": {Namespace: "ns1"}})
-	third := second.With(map[Hostname]Owner{"c.example": {Namespace: "ns1"}})
-	if changed, ok := third.since(second); !ok || !slices.Equal(changed, []Hostname{"c.example"}) {
-		t.Errorf("since the record before: %v, %v", changed, ok)
-	}
-	if changed, ok := third.since(third); !ok || len(changed) > 0 {
-		t.Errorf("since itself: %v, %v", changed, ok)
-	}
-	for name, prev := range map[string]*Owners{"an older one": first, "none": nil} {
-		if changed, ok := third.since(prev); ok {
-			t.Errorf("since %s: %v", name, changed)
-		}
-	}
-}
-
 // TestFirstOfTwoBoundSourcesWithOneKey: two sources are bound to one namespace, and both have
 // routes with one key, for a host of somebody else. Those of the first source are in force, and
 // so restricted; nothing is told of the others'.
@@ -99,7 +53,7 @@ func TestServerNamesOfPrivateServices(t *testing.T) {
 		Tls:   []*networking.TLSRoute{{Match: []*networking.TLSMatchAttributes{{SniHosts: []string{"own.example"}}}}},
 	}
 	s := Merge(Input{
-		Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"ns1"}}, nil},
+		Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"ns1"}}, nil}, Grants: NewGrants([]Grant{{Name: "mine.example", Namespace: "ns1"}, {Name: "own.example", Namespace: "ns1"}}),
 		Fragments: []*Fragment{{VirtualServices: []*VirtualService{routes}}, {Services: []*Service{private}}},
 	})
 	for ns, want := range map[string]bool{"ns1": true, "ns2": true, "ns3": false} {

@@ -28,30 +28,13 @@ func restrictedBy(t *testing.T, bound []string, fragments ...*Fragment) (*Snapsh
 	return s, strings.Join(about, ", ")
 }
 
-// TestWildcardsAreDecidedApart: two wildcards of one namespace have different rivals.
-func TestWildcardsAreDecidedApart(t *testing.T) {
-	t.Parallel()
-	service := func(ns, name, host string) *Service {
-		s := testService(ns, name, name)
-		s.Hostname = Hostname(host)
-		return s
-	}
-	mine := &Fragment{Services: []*Service{service("a", "one", "*.one.internal"), service("a", "two", "*.two.internal")}}
-	for _, rival := range []string{"one", "two"} {
-		_, about := restrictedBy(t, []string{"a", "b"}, mine, &Fragment{Services: []*Service{service("b", "x", "x."+rival+".internal")}})
-		if !strings.Contains(about, "*."+rival+".internal") || strings.Count(about, "*") != 1 {
-			t.Errorf("with a rival of %s: conflicts are about %s", rival, about)
-		}
-	}
-}
-
 // TestPortsAreDecidedApart: who comes behind whom at a port depends on the source, and on the
 // namespace of its service.
 func TestPortsAreDecidedApart(t *testing.T) {
 	t.Parallel()
 	service := func(ns, name string, protocol Protocol) *Service {
 		s := testService(ns, name, name)
-		s.Hostname = Hostname(name + "." + ns + ".internal")
+		s.Hostname = Hostname(name + "." + ns + ".svc.cluster.local")
 		s.Ports = []Port{{Number: 5000, Name: "p", Protocol: protocol}}
 		return s
 	}

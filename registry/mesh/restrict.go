@@ -24,8 +24,6 @@ type restrictions struct {
 	conflicts []Conflict
 	rankings  rankings
 	rules     tenantRules
-	// decided are the hosts that were decided again.
-	decided []Hostname
 }
 
 // decision is the result for one object. out depends on sign and the object alone.
@@ -56,14 +54,14 @@ func (s *Snapshot) restrict(prev *Snapshot, in Input) []*Fragment {
 		services: p.services, routes: p.routes, conflicts: p.conflicts,
 	}
 	w := &restricter{restrictions: c, prev: p}
-	w.owners = owners{bindings: bindings, record: in.Owners, unsettled: in.Unsettled, defaults: c.exports[0]}
-	changed, known := in.Owners.since(p.owners.record)
-	if !known || len(p.inputs) != len(in.Fragments) || !slices.Equal(p.owners.bindings, bindings) ||
-		p.owners.unsettled != in.Unsettled || !slices.Equal(p.exports[0], c.exports[0]) || !slices.Equal(p.exports[1], c.exports[1]) ||
-		!w.compare() {
+	w.owners = owners{bindings: bindings, grants: in.Grants, given: p.owners.given, defaults: c.exports[0]}
+	sameBindings := len(p.inputs) == len(in.Fragments) && slices.Equal(p.owners.bindings, bindings)
+	if !sameBindings || !sameGateways(p.inputs, in.Fragments, bindings) {
+		w.owners.given = givenBy(in.Fragments, bindings)
+	}
+	if !sameBindings || in.Grants != p.owners.grants || !w.owners.given.equal(&p.owners.given) ||
+		!slices.Equal(p.exports[0], c.exports[0]) || !slices.Equal(p.exports[1], c.exports[1]) || !w.compare() {
 		w.reset()
-	} else {
-		w.markHosts(changed)
 	}
 	w.indexClaims()
 	w.decide()
@@ -86,7 +84,7 @@ type restricter struct {
 	workloads [][]Delta[*Workload]
 	hosts     map[Hostname]bool // to be decided again, addresses included
 	keys      map[Key]bool      // of VirtualServices that were added or removed
-	ports     map[uint32]bool   // at which HTTP services, or the record of them, changed
+	ports     map[uint32]bool   // at which services changed, and whether others than HTTP
 	patches   []patches
 }
 
@@ -138,7 +136,7 @@ func (w *restricter) compare() bool {
 
 // reset treats everything as changed.
 func (w *restricter) reset() {
-	w.prev = restrictions{inputs: make([]*Fragment, len(w.inputs)), owners: owners{record: w.prev.owners.record}}
+	w.prev = restrictions{inputs: make([]*Fragment, len(w.inputs))}
 	w.restrictions.services, w.restrictions.routes, w.conflicts = w.prev.services, w.prev.routes, nil
 	w.hosts, w.services, w.routes, w.workloads = map[Hostname]bool{}, nil, nil, nil
 	w.strictlySorted = true
@@ -147,9 +145,6 @@ func (w *restricter) reset() {
 			strictlySorted(f.virtualServices(), compareKeys) && strictlySorted(f.workloads(), compareKeys)
 		w.services, w.routes = append(w.services, added(f.services())), append(w.routes, addedAll(f.virtualServices()))
 		w.workloads = append(w.workloads, addedAll(f.workloads()))
-	}
-	for h := range w.owners.record.All {
-		w.hosts[h] = true
 	}
 }
 
@@ -177,18 +172,23 @@ func (w *restricter) indexClaims() {
 		if len(w.prev.owners.claims) > i {
 			was = w.prev.owners.claims[i]
 		}
+		// Endpoints of bound sources have no address to themselves.
+		inlineOf, workloadsOf := w.inlineNames, w.workloadNames
+		if w.owners.bindings[i] != nil {
+			inlineOf, workloadsOf = func(*Service) []Hostname { return nil }, func(*Workload) []Hostname { return nil }
+		}
 		for _, d := range w.services[i] {
 			w.markHosts(w.serviceHosts(d.Old))
 			w.markHosts(w.serviceHosts(d.New))
 			w.markHosts(w.privateNames(d.Old))
 			w.markHosts(w.privateNames(d.New))
-			w.markHosts(w.inlineNames(d.Old))
-			w.markHosts(w.inlineNames(d.New))
+			w.markHosts(inlineOf(d.Old))
+			w.markHosts(inlineOf(d.New))
 		}
 		for _, d := range w.workloads[i] {
 			if !sameClaims(d.Old, d.New) {
-				w.markHosts(w.workloadNames(d.Old))
-				w.markHosts(w.workloadNames(d.New))
+				w.markHosts(workloadsOf(d.Old))
+				w.markHosts(workloadsOf(d.New))
 			}
 		}
 		w.noteKeys(w.routes[i])
@@ -206,8 +206,8 @@ func (w *restricter) indexClaims() {
 			gateways:  was.gateways.updated(w.routes[i], compareKeys, w.gatewayHosts),
 			addresses: was.addresses.updated(w.services[i], CompareServices, w.addressNames),
 			subnets:   was.subnets.updated(w.routes[i], compareKeys, w.subnetNames),
-			workloads: was.workloads.updated(w.workloads[i], compareKeys, w.workloadNames),
-			inline:    was.inline.updated(w.services[i], CompareServices, w.inlineNames),
+			workloads: was.workloads.updated(w.workloads[i], compareKeys, workloadsOf),
+			inline:    was.inline.updated(w.services[i], CompareServices, inlineOf),
 			opaque:    indexed(&was.opaque, w.services[i], CompareServices, w.opaquePorts),
 			http:      indexed(&was.http, w.services[i], CompareServices, w.httpPorts),
 			aliases:   indexed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),

@@ -23,7 +23,8 @@ func TestPrivateHostsAreNotRouted(t *testing.T) {
 		for _, services := range [][]*Service{nil, {own}} {
 			in := Input{
 				Fallback: testMeshConfig(), Fragments: []*Fragment{{}, {Services: services, VirtualServices: []*VirtualService{vs}}},
-				Bindings: []*Binding{{Namespaces: []string{"shop"}}, {Namespaces: []string{"evil"}}},
+				Bindings: []*Binding{{Namespaces: []string{"shop"}}, patterns("evil", "*.evil.internal")},
+				Grants:   NewGrants([]Grant{{Name: Hostname(h), Namespace: "evil"}}),
 			}
 			in.Prev = Merge(in)
 			in.Fragments = []*Fragment{{Services: []*Service{private}}, in.Fragments[1]}
@@ -56,7 +57,7 @@ func TestOverriddenRoutesAreNotSplit(t *testing.T) {
 	mine := routing("evil", "own.evil.example")
 	mine.Spec.Hosts = append(mine.Spec.Hosts, string(orders.Hostname))
 	override := routing("evil", "own.evil.example")
-	in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, nil}}
+	in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{patterns("evil", "own.evil.example"), nil}}
 	with, without := &Fragment{Services: []*Service{orders}, VirtualServices: []*VirtualService{override}}, &Fragment{Services: []*Service{orders}}
 	for step, f := range []*Fragment{without, with, without, with} {
 		in.Fragments = []*Fragment{{VirtualServices: []*VirtualService{mine}}, f}
@@ -88,7 +89,8 @@ func TestPrivateHostsOfTLSRoutes(t *testing.T) {
 			vs.Spec.Tls = []*networking.TLSRoute{{Match: []*networking.TLSMatchAttributes{{SniHosts: []string{"own.evil.internal"}}}}}
 		}
 		s := Merge(Input{
-			Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"shop"}}, {Namespaces: []string{"evil"}}},
+			Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"shop"}}, patterns("evil", "*.evil.internal")},
+			Grants:    NewGrants([]Grant{{Name: "*.db.internal", Namespace: "evil"}}),
 			Fragments: []*Fragment{{Services: []*Service{private("a"), private("b")}}, {VirtualServices: []*VirtualService{vs}}},
 		})
 		reach := map[string]string{}

@@ -21,5 +21,5 @@ func isVirtual(a Hostname) bool {
 
 // hostsOfControlPlane are the owners of virtual addresses.
 func hostsOfControlPlane() *rival {
-	return &rival{nil, "the hosts that the control plane gives addresses: a source that is bound to namespaces names single ones in a ServiceEntry, and routes the host instead"}
+	return &rival{who: "the hosts that the control plane gives addresses: a source that is bound to namespaces names single ones in a ServiceEntry, and routes the host instead"}
 }

@@ -30,7 +30,7 @@ func manyWildcards(wildcards, hosts int) []*Fragment {
 }
 
 func wildcardInput(fragments []*Fragment) Input {
-	return Input{Fallback: testMeshConfig(), Fragments: fragments, Bindings: []*Binding{{Namespaces: []string{"a"}}, {Namespaces: []string{"b"}}}}
+	return Input{Fallback: testMeshConfig(), Fragments: fragments, Bindings: []*Binding{patterns("a", "*.shop.internal"), patterns("b", "*.other.internal")}}
 }
 
 // TestWildcardCostDependsOnCoveredNames counts the names that are looked at for all

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRestrictedObjectsStopNoRoutes has a tenant name a host below a wildcard that is on
-// record for another namespace, by a service, by routes, and by a wildcard of its own:
+// TestRestrictedObjectsStopNoRoutes has a tenant name a host below a wildcard that is
+// granted to another namespace, by a service, by routes, and by a wildcard of its own:
 // others see none of it, and the routes for the wildcard go on to hold for everybody.
 func TestRestrictedObjectsStopNoRoutes(t *testing.T) {
 	t.Parallel()
@@ -35,17 +35,17 @@ func TestRestrictedObjectsStopNoRoutes(t *testing.T) {
 				t.Parallel()
 				in := Input{
 					Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
+					Grants:    NewGrants([]Grant{{Name: "*.shop.internal", Namespace: "shop"}}),
 					Fragments: []*Fragment{{}, shop},
 				}
 				in.Prev = Merge(in)
-				in.Owners = in.Owners.With(recordOf(in.Prev, nil))
 				in.Fragments = []*Fragment{evil, shop}
 				for range 2 {
 					s := Merge(in)
 					if got := routesSeenFrom(s, "third"); !slices.Equal(got, []string{"shop"}) {
 						t.Errorf("others see the routes of %v: %v", got, s.Conflicts)
 					}
-					in.Prev, in.Owners = nil, in.Owners.With(recordOf(s, in.Owners))
+					in.Prev = nil
 				}
 			})
 		}
@@ -60,7 +60,7 @@ func TestRoutesForAWildcardPassWhoHasAHostBelow(t *testing.T) {
 	wild.Hostname, below.Hostname = "*.corp.internal", "x.corp.internal"
 	s := Merge(Input{
 		Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
-		Owners: (*Owners)(nil).With(map[Hostname]Owner{"*.corp.internal": {Namespace: "evil"}}),
+		Grants: NewGrants([]Grant{{Name: "*.corp.internal", Namespace: "evil"}}),
 		Fragments: []*Fragment{
 			{Services: []*Service{wild}, VirtualServices: []*VirtualService{routing("evil", "*.corp.internal")}}, {Services: []*Service{below}},
 		},

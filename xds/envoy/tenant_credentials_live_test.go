@@ -184,7 +184,7 @@ func (s *thief) ask(t *testing.T, version, ns, policy string, credentials []stri
 	s.mu.Unlock()
 	port := envoytest.FreePorts(t, 1)[0]
 	words := strings.NewReplacer("PORT", strconv.Itoa(port), "BACKEND", strconv.Itoa(portOf(t, s.server.Listener)), "POLICY", policy)
-	snapshot := tenantSnapshot(t, words.Replace(tenantGateways), words.Replace(tenantMesh), &mesh.Binding{Namespaces: []string{"shop"}, Credentials: credentials})
+	snapshot := tenantSnapshot(t, words.Replace(tenantGateways), words.Replace(tenantMesh), &mesh.Binding{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{"*.shop.mesh"}, Credentials: credentials})
 	pf := edgeProxy()
 	pf.Namespace = ns
 	file := &bootstrapv3.Bootstrap{}

@@ -53,7 +53,7 @@ func TestGatewaysLookUpNoHosts(t *testing.T) {
 // if no host below the wildcard is another's, and gateways never.
 func TestTenantsLookUpNoHostsOfOthers(t *testing.T) {
 	t.Parallel()
-	for _, hostsOnly := range []bool{false, true} {
+	for _, granted := range []bool{false, true} {
 		for _, c := range []struct {
 			host string
 			free bool
@@ -68,15 +68,15 @@ func TestTenantsLookUpNoHostsOfOthers(t *testing.T) {
 			{"*", false},
 			{"*.free.example.org", true},
 		} {
-			s := dynamicTenant(t, c.host, hostsOnly)
+			s := dynamicTenant(t, c.host, granted)
 			x := NewIndex(s)
 			for _, proxy := range []struct {
 				Proxy
 				want bool
 			}{
 				{proxyIn("mallory", nil), true},
-				{proxyIn("shop", nil), c.free && !hostsOnly},
-				{proxyIn("buyer", nil), c.free && !hostsOnly},
+				{proxyIn("shop", nil), c.free && granted},
+				{proxyIn("buyer", nil), c.free && granted},
 				{routerIn("edge", "a"), false},
 				{routerIn("mallory", "a"), false},
 			} {
@@ -88,7 +88,7 @@ func TestTenantsLookUpNoHostsOfOthers(t *testing.T) {
 					}
 				}
 				if got := len(dynamic) > 0; got != proxy.want {
-					t.Errorf("hosts only %v, %s: a %s of namespace %s looks up hosts: %v, want %v", hostsOnly, c.host, proxy.Type, proxy.ServiceAccount.Namespace, got, proxy.want)
+					t.Errorf("granted %v, %s: a %s of namespace %s looks up hosts: %v, want %v", granted, c.host, proxy.Type, proxy.ServiceAccount.Namespace, got, proxy.want)
 				}
 				if proxy.ServiceAccount.Namespace == "buyer" {
 					checkOthersHosts(t, v, dynamic)
@@ -128,7 +128,7 @@ func checkOthersHosts(t *testing.T, v *View, dynamic map[ClusterRef]bool) {
 }
 
 // dynamicTenant is a mesh in which mallory has a host looked up, and routes all hosts of a shared gateway to it.
-func dynamicTenant(t *testing.T, host string, hostsOnly bool) *mesh.Snapshot {
+func dynamicTenant(t *testing.T, host string, granted bool) *mesh.Snapshot {
 	t.Helper()
 	w := newMeshFixture(t)
 	fragment := func(fill func()) *mesh.Fragment {
@@ -156,12 +156,17 @@ func dynamicTenant(t *testing.T, host string, hostsOnly bool) *mesh.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var grants *mesh.Grants
+	if granted {
+		grants = mesh.NewGrants([]mesh.Grant{{Name: "*.orders.example.net", Namespace: "mallory"}, {Name: "*.free.example.org", Namespace: "mallory"}, {Name: "free.example.org", Namespace: "mallory", Gateways: true}})
+	}
 	return mesh.Merge(mesh.Input{
 		Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{central, mallory, shop},
 		Bindings: []*mesh.Binding{
 			nil,
-			{Namespaces: []string{"mallory"}, HostsOnly: hostsOnly},
-			{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{pattern}},
+			{Namespaces: []string{"mallory"}},
+			{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{pattern, "orders.example.net"}},
 		},
+		Grants: grants,
 	})
 }

@@ -117,10 +117,10 @@ func TestTenantsRouteTheirHostsAtSharedGateways(t *testing.T) {
 	t.Parallel()
 	const tls = `"tls": [{"match": [{"port": 443, "sniHosts": ["NAME"]}], "route": [{"destination": {"host": "mallory.mesh"}}]}]`
 	const http = `"http": [{"directResponse": {"status": 418}}]`
-	for _, hostsOnly := range []bool{false, true} {
+	for _, granted := range []bool{false, true} {
 		for _, c := range []struct {
 			hosts, rules string
-			lands        bool // without hostsOnly
+			lands        bool // if it is granted
 		}{
 			{`"web.shop.example.com"`, http, false},                    // of a pattern
 			{`"*.shop.example.com"`, http, false},                      // the pattern itself
@@ -157,13 +157,18 @@ func TestTenantsRouteTheirHostsAtSharedGateways(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			var grants *mesh.Grants
+			if granted {
+				grants = mesh.NewGrants([]mesh.Grant{{Name: "free.example.org", Namespace: "mallory", Gateways: true}, {Name: "mallory.example.org", Namespace: "mallory"}})
+			}
 			s := mesh.Merge(mesh.Input{
 				Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{&gateways, tenants["mallory"], tenants["shop"]},
 				Bindings: []*mesh.Binding{
 					nil,
-					{Namespaces: []string{"mallory"}, HostsOnly: hostsOnly},
-					{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{pattern}, HostsOnly: hostsOnly},
+					{Namespaces: []string{"mallory"}},
+					{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{pattern, "orders.example.net"}},
 				},
+				Grants: grants,
 			})
 			v := NewIndex(s).Build(routerIn("edge", "a"))
 			lands := false
@@ -172,14 +177,14 @@ func TestTenantsRouteTheirHostsAtSharedGateways(t *testing.T) {
 				case *RouteConfiguration:
 					lands = lands || slices.ContainsFunc(p.VirtualHosts, func(vh *VirtualHost) bool { return len(vh.Routes) > 0 })
 					if slices.ContainsFunc(p.VirtualHosts, func(vh *VirtualHost) bool { return slices.Contains(vh.Domains, "web.shop.example.com") }) {
-						t.Errorf("hosts only %v, %s: a virtual host has the other's host", hostsOnly, c.hosts)
+						t.Errorf("granted %v, %s: a virtual host has the other's host", granted, c.hosts)
 					}
 				case *Listener:
 					lands = lands || slices.ContainsFunc(p.Chains, func(ch *FilterChain) bool { return ch.HTTP == nil })
 				}
 			}
-			if want := c.lands && !hostsOnly; lands != want {
-				t.Errorf("hosts only %v, %s, %s: routes at the gateway: %v, want %v", hostsOnly, c.hosts, c.rules, lands, want)
+			if want := c.lands && granted; lands != want {
+				t.Errorf("granted %v, %s, %s: routes at the gateway: %v, want %v", granted, c.hosts, c.rules, lands, want)
 			}
 		}
 	}

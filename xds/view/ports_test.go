@@ -26,6 +26,7 @@ func TestTenantCannotTakePortOfOthers(t *testing.T) {
 						t.Run(fmt.Sprintf("%s-%d-%s-%s-%s", mode, owner, theirs, attack, address), func(t *testing.T) {
 							t.Parallel()
 							c := newTenantMesh(t, 0)
+							c.withPattern(shop, "orders.internal")
 							ns := c.names[owner]
 							orders := c.sink(ns)
 							orders.Name, orders.Hostname, orders.Ports[0].Protocol = "orders", "orders.internal", theirs
@@ -44,9 +45,10 @@ func TestTenantCannotTakePortOfOthers(t *testing.T) {
 								t.Fatalf("before, %q answers", got)
 							}
 							evil := c.sink(c.names[tenant])
-							evil.Name, evil.Hostname, evil.Ports[0].Protocol = "a", "a.internal", attack
+							evil.Name, evil.Hostname, evil.Ports[0].Protocol = "a", "a.aa.svc.cluster.local", attack
 							if address != "" {
 								evil.Addresses = []string{address}
+								c.withPattern(tenant, mesh.Hostname(address))
 							}
 							c.objects[tenant]["a"] = evil
 							reported := func() bool {
@@ -84,10 +86,11 @@ func TestPortReturnsToOwnerAfterAbsence(t *testing.T) {
 		for _, attack := range []mesh.Protocol{mesh.TCP, mesh.TLS, mesh.MySQL, mesh.Mongo, mesh.Undeclared} {
 			for _, parked := range []bool{false, true} {
 				c := newTenantMesh(t, 0)
+				c.withPattern(shop, "orders.internal")
 				c.bare = true
 				orders, evil := c.sink(c.names[shop]), c.sink(c.names[tenant])
 				orders.Name, orders.Hostname = "orders", "orders.internal"
-				evil.Name, evil.Hostname, evil.Ports[0].Protocol = "a", "a.internal", attack
+				evil.Name, evil.Hostname, evil.Ports[0].Protocol = "a", "a.aa.svc.cluster.local", attack
 				c.objects[shop]["orders"] = orders
 				if parked {
 					c.objects[tenant]["a"] = evil
@@ -117,8 +120,7 @@ func TestPortReturnsToOwnerAfterAbsence(t *testing.T) {
 
 // TestSharedHTTPPortKeepsListener has a tenant declare a service, with every HTTP protocol,
 // at a port of another namespace, with a host and a date that sort first. The listener of
-// clients in a third namespace stays as it was for that service, also after a restart, and
-// with the record of both.
+// clients in a third namespace stays as it was for that service, also after a restart.
 func TestSharedHTTPPortKeepsListener(t *testing.T) {
 	t.Parallel()
 	const tenant, shop, platform = 0, 1, 4
@@ -130,6 +132,7 @@ func TestSharedHTTPPortKeepsListener(t *testing.T) {
 					t.Run(fmt.Sprintf("%s-%d-%s-%s", mode, owner, theirs, attack), func(t *testing.T) {
 						t.Parallel()
 						c := newTenantMesh(t, 0)
+						c.withPattern(shop, "orders.internal")
 						c.bare = true
 						orders := c.sink(c.names[owner])
 						orders.Name, orders.Hostname, orders.Ports[0].Protocol = "orders", "orders.internal", theirs
@@ -141,7 +144,7 @@ func TestSharedHTTPPortKeepsListener(t *testing.T) {
 							t.Fatalf("before: %q", before)
 						}
 						evil := c.sink(c.names[tenant])
-						evil.Name, evil.Hostname, evil.Ports[0].Protocol, evil.Created = "a", "a.internal", attack, time.Unix(0, 0)
+						evil.Name, evil.Hostname, evil.Ports[0].Protocol, evil.Created = "a", "a.aa.svc.cluster.local", attack, time.Unix(0, 0)
 						c.objects[tenant]["a"] = evil
 						for range 2 {
 							c.merge()
@@ -155,6 +158,14 @@ func TestSharedHTTPPortKeepsListener(t *testing.T) {
 			}
 		}
 	}
+}
+
+// withPattern gives a tenant hosts by patterns.
+func (c *tenantMesh) withPattern(source int, hosts ...mesh.Hostname) {
+	b := *c.bindings[source]
+	b.Hosts = append(slices.Clone(b.Hosts), hosts...)
+	c.bindings = slices.Clone(c.bindings)
+	c.bindings[source] = &b
 }
 
 // httpListener is what a client in a third namespace has at port 80 for HTTP, in words.

@@ -10,11 +10,12 @@ import (
 
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // TestBindingsChangeBetweenStarts: whatever is changed of the settings that bind
-// directories to namespaces, while the server is down, gives nobody a host that is on
-// record as another's.
+// directories to namespaces, while the server is down, gives nobody a host that is
+// granted to another.
 func TestBindingsChangeBetweenStarts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -69,12 +70,13 @@ func TestBindingsChangeBetweenStarts(t *testing.T) {
 			shop, evil := treeOf(t, map[string]string{"a.yaml": hostEntry("shop", "orders", "orders.example")}), treeOf(t, nil)
 			cfg := config(t, shop, evil)
 			cfg.Roots[0].Namespaces, cfg.Roots[1].Namespaces = []string{"shop"}, []string{"evil"}
+			recordOwners(t, cfg.StateDir, map[mesh.Hostname]string{"orders.example": "shop"})
 			r := start(t, cfg)
 			r.whose("orders.example", "shop")
 			r.stop()
 			put(t, filepath.Join(evil, "a.yaml"), hostEntry("evil", "a", "orders.example"))
 			c.change(t, &cfg, &cfg.Roots[0], &cfg.Roots[1])
-			for range 2 { // what the first start puts on record counts in the next
+			for range 2 {
 				r = start(t, cfg)
 				r.whose("orders.example", c.want)
 				r.stop()

@@ -115,11 +115,9 @@ type Config struct {
 	DebounceAfter, DebounceMax, SourceWait, ReleaseEmptyAfter time.Duration
 	RemovalShare                                              float64
 	RemovalWindow                                             time.Duration
-	// HostsOnly says that bound sources have no hosts but those of their patterns;
-	// BindRoot, that one may be bound to the root namespace. HostRest is of package
-	// registry; 0 means its default.
+	// HostsOnly says that bound sources had no hosts but those of their patterns before, either, so that
+	// no record of an earlier release counts. BindRoot says that one may be bound to the root namespace.
 	HostsOnly, BindRoot bool
-	HostRest            time.Duration
 	// AddressRange is the range of IPv4 addresses for hosts that have no addresses of their own;
 	// empty means the default of package addresses.
 	AddressRange string

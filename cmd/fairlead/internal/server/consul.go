@@ -55,7 +55,7 @@ type Consul struct {
 }
 
 // Binding is what the prefix is bound to, or nil.
-func (c *Consul) Binding(hostsOnly bool) (*mesh.Binding, error) {
+func (c *Consul) Binding() (*mesh.Binding, error) {
 	if c.KVPrefix == "" {
 		return nil, nil //nolint:nilnil // it is bound to nothing
 	}
@@ -63,7 +63,7 @@ func (c *Consul) Binding(hostsOnly bool) (*mesh.Binding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts, Credentials: c.KVCredentials}.Binding(hostsOnly), nil
+	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts, Credentials: c.KVCredentials}.Binding(), nil
 }
 
 // Used reports whether anything of Consul is read.

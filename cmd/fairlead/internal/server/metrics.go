@@ -58,8 +58,8 @@ func newStatusCollector(s *Server) *statusCollector {
 		held:             d("source_held_removals", "Objects whose removal is on hold until it is confirmed, by source.", "source"),
 		generation:       d("snapshot_generation", "Number of the newest snapshot of the mesh, counted from the start of the server."),
 		conflicts:        d("snapshot_conflicts", "Objects that are not in force, or only in some namespaces, because of a conflict with another object."),
-		hosts:            d("host_owners", "Host names that are on record as owned by a namespace of a bound source."),
-		unsaved:          d("host_owners_unsaved", "1 if the record of host owners cannot be saved, else 0."),
+		hosts:            d("host_grants", "Names that namespaces of bound sources have from before owners were decided by patterns."),
+		unsaved:          d("host_grants_unsaved", "1 if these names cannot be saved, else 0."),
 		addresses:        d("host_addresses", "Hosts that have virtual addresses from the server."),
 		addressesMoved:   d("host_addresses_moved", "Hosts with an address that another server may not choose, because it was taken."),
 		addressesMissing: d("host_addresses_missing", "Hosts for which no IPv4 address was left."),
@@ -117,12 +117,8 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.work.merged, st.Merged)
 	gauge(c.generation, float64(st.Generation))
 	gauge(c.conflicts, float64(len(st.Conflicts)))
-	gauge(c.hosts, float64(st.Hosts))
-	unsaved := 0.0
-	if st.HostsUnsaved != "" {
-		unsaved = 1
-	}
-	gauge(c.unsaved, unsaved)
+	gauge(c.hosts, float64(len(st.Grants)))
+	gauge(c.unsaved, one(st.GrantsUnsaved != ""))
 	gauge(c.addresses, float64(st.Addresses.Hosts))
 	gauge(c.addressesMoved, float64(st.Addresses.Moved))
 	gauge(c.addressesMissing, float64(st.Addresses.Full))

@@ -1,26 +1,35 @@
 package server
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/fairlead/fairlead/pki/durable"
-	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// hostOwners keeps in two files which namespace has which host or address, for
-// [registry.OwnerStore]: in the first one what stands for itself, and in the second
-// wildcards and ranges, which earlier releases had on no record.
-type hostOwners struct{ path, wide string }
+// hostGrants keeps the names that namespaces of bound sources have from before owners were decided by patterns
+// alone, for [registry.GrantStore]. They are made once, of the record of owners of earlier releases, which
+// stays as it is: an earlier release may start again.
+type hostGrants struct {
+	dir string
+	// none says that nothing is made of the record: there were patterns alone before, too.
+	none bool
+}
 
-// hostOwnersFile is either file.
+// hostGrantsFile is JSON that a person may edit.
+type hostGrantsFile struct {
+	Version int          `json:"version"`
+	Grants  []mesh.Grant `json:"grants"`
+}
+
+// hostOwnersFile is a record of owners of an earlier release.
 type hostOwnersFile struct {
 	Version int         `json:"version"`
 	Hosts   []hostOwner `json:"hosts"`
@@ -29,75 +38,93 @@ type hostOwnersFile struct {
 type hostOwner struct {
 	Host      mesh.Hostname `json:"host"`
 	Namespace string        `json:"namespace"`
-	// Routes says that the namespace only has routes for the host.
-	Routes bool `json:"routes,omitempty"`
-	// Left is when the namespace named the host last; nil while it does.
-	Left *time.Time `json:"left,omitempty"`
+	Routes    bool          `json:"routes,omitempty"`
 }
 
 const (
+	hostGrantsName = "host-grants.json"
+	// hostGrantsMade says that the file was made: one that a person removed is not made again.
+	hostGrantsMade    = "host-grants.made"
+	hostGrantsVersion = 1
 	hostOwnersVersion = 1
-	// maxHostOwners bounds the file, in bytes.
+	// maxHostOwners bounds each file, in bytes.
 	maxHostOwners = 256 << 20
 )
 
-// Load implements [registry.OwnerStore]. If one file cannot be read, what is in the
-// other one counts.
-func (o hostOwners) Load() (map[mesh.Hostname]registry.Ownership, error) {
-	out := map[mesh.Hostname]registry.Ownership{}
-	err := errors.Join(loadOwners(o.path, out), loadOwners(o.wide, out))
-	if len(out) == 0 {
-		return nil, err
+// Load implements [registry.GrantStore].
+func (g hostGrants) Load() (grants []mesh.Grant, made bool, err error) {
+	path := filepath.Join(g.dir, hostGrantsName)
+	data, err := durable.ReadFile(path, maxHostOwners)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Stat(filepath.Join(g.dir, hostGrantsMade))
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return nil, true, err
+		}
+		if g.none {
+			return nil, true, g.Save(nil)
+		}
+		return nil, false, nil
 	}
-	return out, err
+	if err != nil {
+		return nil, false, err
+	}
+	var file hostGrantsFile
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, false, fmt.Errorf("reading %q: %w: correct it, or restore it from a backup, and restart the server", path, err)
+	}
+	if file.Version != hostGrantsVersion {
+		return nil, false, fmt.Errorf("reading %q: it is of version %d, and this release knows %d", path, file.Version, hostGrantsVersion)
+	}
+	for i, x := range file.Grants {
+		if x.Name == "" || x.Namespace == "" {
+			return nil, false, fmt.Errorf("reading %q: grant %d has no name, or no namespace: correct it, and restart the server", path, i+1)
+		}
+	}
+	return file.Grants, true, nil
 }
 
-func loadOwners(path string, into map[mesh.Hostname]registry.Ownership) error {
-	var file hostOwnersFile
-	err := durable.Unseal(path, &file, maxHostOwners)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil // nothing was ever saved
-	case err != nil:
+// Recorded implements [registry.GrantStore].
+func (g hostGrants) Recorded() ([]mesh.Recorded, error) {
+	var out []mesh.Recorded
+	found := false
+	for _, name := range []string{"host-owners.json", "range-owners.json"} {
+		path := filepath.Join(g.dir, name)
+		var file hostOwnersFile
+		err := durable.Unseal(path, &file, maxHostOwners)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, err
+		case file.Version != hostOwnersVersion:
+			return nil, fmt.Errorf("reading %q: it is of version %d, and this release knows %d", path, file.Version, hostOwnersVersion)
+		}
+		found = true
+		for _, x := range file.Hosts {
+			out = append(out, mesh.Recorded{Name: x.Host, Namespace: x.Namespace, Routes: x.Routes})
+		}
+	}
+	if found && out == nil {
+		out = []mesh.Recorded{} // there is a record, of nothing
+	}
+	return out, nil
+}
+
+// Save implements [registry.GrantStore].
+func (g hostGrants) Save(grants []mesh.Grant) error {
+	data, err := json.MarshalIndent(hostGrantsFile{hostGrantsVersion, append([]mesh.Grant{}, grants...)}, "", "  ")
+	if err != nil {
 		return err
-	case file.Version != hostOwnersVersion:
-		return fmt.Errorf("reading %q: it is of version %d, and this release knows %d", path, file.Version, hostOwnersVersion)
 	}
-	for _, x := range file.Hosts {
-		owner := registry.Ownership{Owner: mesh.Owner{Namespace: x.Namespace, Routes: x.Routes}}
-		if x.Left != nil {
-			owner.Left = *x.Left
-		}
-		into[x.Host] = owner
-	}
-	return nil
-}
-
-// Save implements [registry.OwnerStore].
-func (o hostOwners) Save(record map[mesh.Hostname]registry.Ownership) error {
-	narrow, wide := hostOwnersFile{Version: hostOwnersVersion, Hosts: []hostOwner{}}, hostOwnersFile{Version: hostOwnersVersion, Hosts: []hostOwner{}}
-	for _, h := range slices.Sorted(maps.Keys(record)) {
-		x := hostOwner{Host: h, Namespace: record[h].Namespace, Routes: record[h].Routes}
-		if left := record[h].Left; !left.IsZero() {
-			left = left.UTC().Truncate(time.Second)
-			x.Left = &left
-		}
-		if mesh.IsWide(h) {
-			wide.Hosts = append(wide.Hosts, x)
-		} else {
-			narrow.Hosts = append(narrow.Hosts, x)
-		}
-	}
-	err := durable.Seal(o.path, narrow, maxHostOwners)
-	if _, absent := os.Stat(o.wide); len(wide.Hosts) == 0 && errors.Is(absent, fs.ErrNotExist) {
+	if err := durable.WriteFile(durable.OS{}, filepath.Join(g.dir, hostGrantsName), append(data, '\n'), 0o600); err != nil {
 		return err
 	}
-	return errors.Join(err, durable.Seal(o.wide, wide, maxHostOwners))
+	return durable.WriteFile(durable.OS{}, filepath.Join(g.dir, hostGrantsMade), nil, 0o600)
 }
 
-func (s *Server) hostOwners() hostOwners {
-	return hostOwners{filepath.Join(s.cfg.StateDir, "host-owners.json"), filepath.Join(s.cfg.StateDir, "range-owners.json")}
-}
+func (s *Server) hostGrants() hostGrants { return hostGrants{s.cfg.StateDir, s.cfg.HostsOnly} }
 
 // checkBindings checks what the settings say of bound sources.
 func (c *Config) checkBindings() error {
@@ -108,17 +135,14 @@ func (c *Config) checkBindings() error {
 	}
 	var bound []named
 	for _, r := range c.Roots {
-		switch b := r.Binding(c.HostsOnly); {
+		switch b := r.Binding(); {
 		case b != nil:
 			bound = append(bound, named{fmt.Sprintf("--config-dir %q", r.Path), b})
 		case len(r.Hosts) > 0:
 			errs = append(errs, fmt.Errorf("--config-hosts %q: the directory is not bound to a namespace, so it may use every host: bind it with --config-dir DIR=NAMESPACE, or leave its hosts out", r.Path))
 		}
 	}
-	if c.HostRest < 0 {
-		errs = append(errs, fmt.Errorf("--host-rest %s: it cannot be negative", c.HostRest))
-	}
-	b, err := c.Consul.Binding(c.HostsOnly)
+	b, err := c.Consul.Binding()
 	switch {
 	case err != nil: // reported by Check
 	case b != nil:
@@ -142,7 +166,7 @@ func (c *Config) boundNamespaces() []string {
 	for _, r := range c.Roots {
 		out = append(out, r.Namespaces...)
 	}
-	if b, err := c.Consul.Binding(false); err == nil && b != nil {
+	if b, err := c.Consul.Binding(); err == nil && b != nil {
 		out = append(out, b.Namespaces...)
 	}
 	return out
@@ -163,7 +187,7 @@ func (c *Config) checkRoot(root string) error {
 			return refuse(fmt.Sprintf("--config-dir %q", r.Path))
 		}
 	}
-	if b, err := c.Consul.Binding(false); err == nil && b != nil && slices.Contains(b.Namespaces, root) {
+	if b, err := c.Consul.Binding(); err == nil && b != nil && slices.Contains(b.Namespaces, root) {
 		return refuse("--consul-kv-prefix")
 	}
 	return nil

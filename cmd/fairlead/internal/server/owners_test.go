@@ -1,19 +1,14 @@
 package server
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
-	"io"
-	"io/fs"
-	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/fairlead/fairlead/internal/envoytest"
-	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -28,137 +23,93 @@ spec:
 `, name, namespace, strings.Join(hosts, ", "))
 }
 
-// TestHostOwnersSurvive: who had a host first keeps it across restarts in which
-// the directories come in another order and under other names, and what the other
-// one says is told. A record that is damaged is told, too, and made anew.
-func TestHostOwnersSurvive(t *testing.T) {
-	t.Parallel()
-	shop, evil := treeOf(t, map[string]string{"a.yaml": hostEntry("shop", "orders", "orders.example")}), treeOf(t, nil)
-	cfg := config(t, shop, evil)
-	cfg.Roots[0].Namespaces, cfg.Roots[1].Namespaces = []string{"shop"}, []string{"evil"}
-	whose := func(r *running, want string, reported bool) {
-		t.Helper()
-		r.eventually(func() error {
-			s := r.registry.Snapshot()
-			if s == nil || s.Incomplete {
-				return errors.New("not published")
-			}
-			var got []string
-			for _, svc := range s.ServicesVisibleTo("third") {
-				got = append(got, svc.Namespace)
-			}
-			if fmt.Sprint(got) != "["+want+"]" {
-				return fmt.Errorf("others get the host from %v, want %s", got, want)
-			}
-			faults := 0
-			for _, f := range r.fileStatus() {
-				for _, x := range f.Faults {
-					if x.Code == "FL0226" && x.Key.Kind == mesh.KindServiceEntry {
-						faults++
-					}
-				}
-			}
-			if (faults == 1) != reported {
-				return fmt.Errorf("%d times reported", faults)
-			}
-			return nil
-		})
+// recordOwners writes the record of owners of an earlier release.
+func recordOwners(t *testing.T, dir string, hosts map[mesh.Hostname]string) {
+	t.Helper()
+	narrow, wide := hostOwnersFile{Version: hostOwnersVersion}, hostOwnersFile{Version: hostOwnersVersion}
+	for h, ns := range hosts {
+		file := &narrow
+		if strings.ContainsAny(string(h), "*/:") {
+			file = &wide
+		}
+		file.Hosts = append(file.Hosts, hostOwner{Host: h, Namespace: ns})
 	}
-	r := start(t, cfg)
-	whose(r, "shop", false)
-	put(t, filepath.Join(evil, "a.yaml"), hostEntry("evil", "a", "orders.example"))
-	whose(r, "shop", true)
-	if !strings.Contains(r.out.String(), "belongs to namespace shop") {
-		t.Errorf("the log does not have it:\n%s", r.out)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
 	}
-	r.stop()
-
-	moved := treeOf(t, map[string]string{"a.yaml": hostEntry("shop", "orders", "orders.example")})
-	cfg.Roots[0].Path, cfg.Roots[0].Namespaces = evil, []string{"evil"}
-	cfg.Roots[1].Path, cfg.Roots[1].Namespaces = moved, []string{"shop"}
-	r = start(t, cfg)
-	whose(r, "shop", true)
-	r.stop()
-
-	record := filepath.Join(cfg.StateDir, "host-owners.json")
-	put(t, record, "damaged")
-	r = start(t, cfg)
-	whose(r, "evil", true) // the first by name
-	if !strings.Contains(r.out.String(), "reading host-owners.json failed") {
-		t.Errorf("the log does not have it:\n%s", r.out)
-	}
-	r.stop()
-	if b, err := os.ReadFile(record); err != nil || !strings.Contains(string(b), `"namespace":"evil"`) {
-		t.Errorf("the record: %s, %v", b, err)
-	}
-	if info, err := os.Stat(record); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the record: %v, %v", info, err)
+	for name, file := range map[string]hostOwnersFile{"host-owners.json": narrow, "range-owners.json": wide} {
+		if err := durable.Seal(filepath.Join(dir, name), file, maxHostOwners); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-// TestHostOwnersUnsaved: a record that cannot be saved is told by readiness and
-// metrics, and what it says counts all the same.
-func TestHostOwnersUnsaved(t *testing.T) {
+// TestRecordOfOwnersBecomesGrants starts on the state directory of an earlier release: who had a host has it, from a
+// file that is written once, also across restarts with other directories. The record stays as it is, for a
+// downgrade. Grants that are damaged open nothing, and that is told; those that a person removed are not made again.
+func TestRecordOfOwnersBecomesGrants(t *testing.T) {
+	t.Parallel()
+	shop, evil := treeOf(t, map[string]string{"a.yaml": hostEntry("shop", "orders", "orders.example")}), treeOf(t, map[string]string{"a.yaml": hostEntry("evil", "a", "orders.example", "news.example")})
+	cfg := config(t, evil, shop)
+	cfg.Roots[0].Namespaces, cfg.Roots[1].Namespaces = []string{"evil"}, []string{"shop"}
+	recordOwners(t, cfg.StateDir, map[mesh.Hostname]string{"orders.example": "shop", "*.old.example": "evil", ":80": "shop"})
+	record, err := os.ReadFile(filepath.Join(cfg.StateDir, "host-owners.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(cfg.StateDir, hostGrantsName)
+	r := start(t, cfg)
+	r.whose("orders.example", "shop")
+	r.whose("news.example", "")
+	r.eventually(func() error {
+		b, err := os.ReadFile(path)
+		if err == nil && !strings.Contains(string(b), `"name": "*.old.example"`) {
+			err = fmt.Errorf("the grants: %s", b)
+		}
+		return err
+	})
+	r.stop()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the grants: %v, %v", info, err)
+	}
+
+	moved := treeOf(t, map[string]string{"a.yaml": hostEntry("shop", "orders", "orders.example", "more.example")})
+	cfg.Roots[0].Path, cfg.Roots[1].Path = moved, evil
+	cfg.Roots[0].Namespaces, cfg.Roots[1].Namespaces = []string{"shop"}, []string{"evil"}
+	r = start(t, cfg)
+	r.whose("orders.example", "shop")
+	r.whose("more.example", "")
+	r.stop()
+	if after, err := os.ReadFile(filepath.Join(cfg.StateDir, "host-owners.json")); err != nil || !bytes.Equal(after, record) {
+		t.Errorf("the record differs: %v", err)
+	}
+
+	put(t, path, "damaged")
+	r = start(t, cfg)
+	r.whose("orders.example", "")
+	if !strings.Contains(r.out.String(), "reading the grants of hosts failed") {
+		t.Errorf("the log does not have it:\n%s", r.out)
+	}
+	r.stop()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	r = start(t, cfg)
+	r.whose("orders.example", "")
+	r.stop()
+}
+
+// TestNoGrantsWithPatternsAlone: where patterns alone gave hosts already, an old record gives none.
+func TestNoGrantsWithPatternsAlone(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, treeOf(t, map[string]string{"a.yaml": hostEntry("shop", "orders", "orders.example")}))
-	cfg.Roots[0].Namespaces, cfg.HTTPAddress = []string{"shop"}, "127.0.0.1:0"
-	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "host-owners.json", "in-the-way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	client := &http.Client{Timeout: envoytest.Attempt, Transport: &http.Transport{DisableKeepAlives: true}}
-	r := start(t, cfg)
-	r.eventually(func() error {
-		for path, want := range map[string]string{"/readyz": "saving host-owners.json failed", "/metrics": "fairlead_host_owners_unsaved 1"} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.admin.Address()+path, nil)
-			if err != nil {
-				return err
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				return err
-			}
-			b, err := io.ReadAll(resp.Body)
-			if err := errors.Join(err, resp.Body.Close()); err != nil {
-				return err
-			}
-			if !strings.Contains(string(b), want) {
-				return fmt.Errorf("%s: %d %s", path, resp.StatusCode, b)
-			}
-		}
-		return nil
-	})
-	if len(r.registry.Snapshot().Services) != 1 {
-		t.Error("the host is not served")
-	}
-}
-
-// TestOwnersOfRangesAreAFileOfTheirOwn: the file that earlier releases know has no name
-// that these would not put there, and if one file is damaged, the other counts.
-func TestOwnersOfRangesAreAFileOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	files := hostOwners{filepath.Join(dir, "host-owners.json"), filepath.Join(dir, "range-owners.json")}
-	shop := registry.Ownership{Owner: mesh.Owner{Namespace: "shop"}}
-	record := map[mesh.Hostname]registry.Ownership{"orders.shop.internal": shop, "10.96.0.5": shop}
-	if err := files.Save(record); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(files.wide); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file for nothing: %v", err)
-	}
-	record["*.shop.internal"], record["10.96.0.0/16"], record["fd00::/64"] = shop, shop, shop
-	if err := files.Save(record); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := files.Load(); err != nil || !maps.Equal(got, record) {
-		t.Errorf("read back: %v, %v", got, err)
-	}
-	if b, err := os.ReadFile(files.path); err != nil || strings.ContainsAny(string(b), "*/") {
-		t.Errorf("the file of earlier releases: %s, %v", b, err)
-	}
-	put(t, files.wide, "damaged")
-	if got, err := files.Load(); err == nil || len(got) != 2 {
-		t.Errorf("of damaged files: %v, %v", got, err)
+	cfg.Roots[0].Namespaces, cfg.HostsOnly = []string{"shop"}, true
+	recordOwners(t, cfg.StateDir, map[mesh.Hostname]string{"orders.example": "shop"})
+	for range 2 {
+		r := start(t, cfg)
+		r.whose("orders.example", "")
+		r.stop()
+		cfg.HostsOnly = false
 	}
 }
 

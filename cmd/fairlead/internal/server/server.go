@@ -159,7 +159,7 @@ func (s *Server) newRegistry(context.Context) error {
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
 		GatewayNames: s.names, KeySets: &keySets{store: s.keys}, BoundPrivateKeys: s.cfg.Keys.BoundPrivate,
 		AddressRange: addressRange, AddressStore: s.hostAddresses(),
-		Bindings: bound, Owners: s.hostOwners(), HostRest: s.cfg.HostRest, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
+		Bindings: bound, Grants: s.hostGrants(), DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
 		Observe: s.observePublished(), SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare, RemovalWindow: s.cfg.RemovalWindow,
 	})
 	return err

@@ -176,12 +176,12 @@ func (s *Server) sourceList() (list []registry.Source, bound map[string]*mesh.Bi
 		}
 	}
 	for i, r := range s.cfg.Roots {
-		if b := r.Binding(s.cfg.HostsOnly); b != nil {
+		if b := r.Binding(); b != nil {
 			bound[rootName(i, r.Path)] = b
 		}
 	}
 	list = append(list, s.catalogs.sources()...)
-	if b, err := s.cfg.Consul.Binding(s.cfg.HostsOnly); err == nil && s.catalogs.kv != nil && b != nil {
+	if b, err := s.cfg.Consul.Binding(); err == nil && s.catalogs.kv != nil && b != nil {
 		bound[kvSource] = b
 	}
 	return list, bound

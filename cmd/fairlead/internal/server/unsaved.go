@@ -40,8 +40,8 @@ func (s *Server) unsaved() []string {
 	if why := s.keys.Unsaved(); why != "" {
 		out = append(out, "saving the keys of issuers failed: while an issuer is away, a restarted server may refuse its tokens: "+why)
 	}
-	if why := s.registry.Status().HostsUnsaved; why != "" {
-		out = append(out, "saving host-owners.json failed: after a restart a shared host may get another owner: "+why)
+	if why := s.registry.Status().GrantsUnsaved; why != "" {
+		out = append(out, "saving host-grants.json failed: after a restart hosts may be limited to their namespaces: "+why)
 	}
 	if why := s.registry.Status().AddressesUnsaved; why != "" {
 		out = append(out, "saving host-addresses.json failed: after a restart hosts may get other addresses: "+why)

@@ -2,48 +2,20 @@ package registry
 
 import (
 	"context"
-	"log/slog"
 	"sync/atomic"
 	"time"
-
-	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// The record is written as a whole: for 50,000 hosts it has 2 MB, so without a limit a mesh
+// A record is written as a whole: for 50,000 hosts it has 2 MB, so without a limit a mesh
 // that always changes would always write.
 const (
+	// saveAgain is the time between two tries after an error.
+	saveAgain = 10 * time.Second
 	// saveShare is the length of the pause after a write, in lengths of the write.
 	saveShare = 20
 	// maxSaveRest limits the pause: changes during it are lost if the machine fails.
 	maxSaveRest = 30 * time.Second
 )
-
-// ownerMoment is the record of owners at one time. It is immutable.
-type ownerMoment struct {
-	owners *mesh.Owners
-	left   map[mesh.Hostname]time.Time
-}
-
-func (r *ownerMoment) hosts() map[mesh.Hostname]Ownership {
-	out := make(map[mesh.Hostname]Ownership, r.owners.Len())
-	for h, owner := range r.owners.All {
-		out[h] = Ownership{Owner: owner, Left: r.left[h]}
-	}
-	return out
-}
-
-// ownerSaver writes the record of owners.
-type ownerSaver = saver[*ownerMoment]
-
-func newOwnerSaver(store OwnerStore, log *slog.Logger) *ownerSaver {
-	return newSaver(func(record *ownerMoment) error { return store.Save(record.hosts()) },
-		func(err error) {
-			log.Error("saving host-owners.json failed: after a restart shared hosts may get another owner", "err", err)
-		},
-		func(record *ownerMoment) {
-			log.Info("saving host-owners.json works again", "hosts", record.owners.Len())
-		})
-}
 
 // saver writes a record in the background: a slow disk delays no snapshot.
 type saver[T comparable] struct {

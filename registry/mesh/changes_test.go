@@ -10,23 +10,19 @@ import (
 )
 
 // TestRestrictedServiceOwnsNothing has a tenant, whose names come first, declare a service
-// for another's host, with an address and a port: nobody sees it, and so another
-// namespace has the address, and is the first at the port, before and after this is on
-// record, also once the tenant's host is its own no more by an edit.
+// for another's host, with a port: nobody sees it, and so another
+// namespace is the first at the port, also once the tenant's host is its own no more by an edit.
 func TestRestrictedServiceOwnsNothing(t *testing.T) {
 	t.Parallel()
-	evil := addressed("evil", "a", "10.96.0.9")
+	evil := testService("evil", "a", "")
 	evil.Hostname, evil.Ports = "own.evil.example", []Port{{Name: "p", Number: 3306, Protocol: MySQL}, {Name: "h", Number: 80, Protocol: HTTP}}
 	restricted := *evil
 	restricted.Hostname, restricted.Hash = "orders.shop.example", Hash{1}
-	db := addressed("shop", "db", "10.96.0.9")
+	db := testService("shop", "db", "")
 	db.Ports = []Port{{Name: "p", Number: 3306, Protocol: MySQL}, {Name: "t", Number: 80, Protocol: TCP}}
 	shop := &Fragment{Services: []*Service{testService("shop", "orders", ""), db}}
 	shop.Services[0].Ports[0].Number = 8080
-	in := Input{
-		Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
-		Owners: (*Owners)(nil).With(map[Hostname]Owner{"orders.shop.example": {Namespace: "shop"}}),
-	}
+	in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{patterns("evil", "*.evil.example"), patterns("shop", "*.shop.example")}}
 	check := func(when string, want []uint32) {
 		t.Helper()
 		s := Merge(in)
@@ -43,74 +39,11 @@ func TestRestrictedServiceOwnsNothing(t *testing.T) {
 	in.Fragments = []*Fragment{{Services: []*Service{&restricted}}, shop}
 	check("at once", nil)
 	in.Prev, in.Fragments = nil, []*Fragment{{Services: []*Service{evil}}, shop}
-	in.Prev = Merge(in)
+	check("with a host of its own", []uint32{80, 3306})
 	in.Fragments = []*Fragment{{Services: []*Service{&restricted}}, shop}
 	check("after an edit", nil)
-	in.Owners = in.Owners.With(recordOf(in.Prev, in.Owners))
-	if owner, _ := in.Owners.Of("10.96.0.9"); owner.Namespace != "shop" {
-		t.Errorf("the address is on record for %q", owner.Namespace)
-	}
-	if owner, _ := in.Owners.Of(":3306"); owner.Namespace != "shop" {
-		t.Errorf("the port is on record for %q", owner.Namespace)
-	}
-	check("on record", nil)
-	in.Fragments = []*Fragment{{Services: []*Service{evil}}, shop}
-	check("after the edit is undone", nil)
 	in.Prev = nil
 	check("after a restart", nil)
-}
-
-// TestCatalogInstanceDoesNotTakeRecordedAddress has Consul register an instance at an
-// address that a tenant's service has, as the agent of the tenant's own machine does: who
-// had the address first keeps it, the tenant or the instance, also when the instance was
-// away for a moment, and after a restart.
-func TestCatalogInstanceDoesNotTakeRecordedAddress(t *testing.T) {
-	t.Parallel()
-	own := addressed("shop", "orders", "10.96.0.5")
-	own.Inline = []*Workload{{Address: "10.96.0.5"}}
-	static := withEndpoint("shop", "orders")
-	wide := addressed("shop", "orders", "10.96.0.0/24")
-	instance := &Fragment{Services: []*Service{testDerived("default", "orders", 8080)}, Workloads: []*Workload{testInstance("default", "10.96.0.5", "orders")}}
-	binding := []*Binding{{Namespaces: []string{"shop"}}, nil}
-	for name, svc := range map[string]*Service{"address": own, "range": wide} {
-		tenant := &Fragment{Services: []*Service{svc}}
-		in := Input{Fallback: testMeshConfig(), Bindings: binding, Fragments: []*Fragment{tenant, {}}}
-		step := func(when string, fragments []*Fragment, sees bool) {
-			t.Helper()
-			in.Fragments = fragments
-			s := Merge(in)
-			if got := slices.Contains(seenFrom(s, "third"), "shop"); got != sees {
-				t.Errorf("%s: %s, others see the tenant's service: %t, want %t; %v", name, when, got, sees, s.Conflicts)
-			}
-			in.Prev, in.Owners = s, in.Owners.With(recordOf(s, in.Owners))
-		}
-		step("alone", []*Fragment{tenant, {}}, true)
-		step("with the instance", []*Fragment{tenant, instance}, true)
-		in.Prev = nil
-		step("after a restart", []*Fragment{tenant, instance}, true)
-		in.Prev, in.Owners = nil, nil
-		step("the instance alone", []*Fragment{{}, instance}, false)
-		record := in.Owners
-		step("with the tenant", []*Fragment{tenant, instance}, false)
-		in.Owners = record // which rests for days
-		step("while the instance is away", []*Fragment{tenant, {}}, false)
-		in.Owners = record
-		step("when it is back", []*Fragment{tenant, instance}, false)
-		in.Prev, in.Owners = nil, nil
-		step("both, with no record", []*Fragment{tenant, instance}, false)
-	}
-	for _, record := range []*Owners{nil, (*Owners)(nil).With(map[Hostname]Owner{"10.96.0.5": {Namespace: "default"}})} {
-		s := Merge(Input{Fallback: testMeshConfig(), Bindings: binding, Owners: record, Fragments: []*Fragment{{Services: []*Service{static}}, instance}})
-		if got := seenFrom(s, "third"); len(s.Conflicts) > 0 || !slices.Contains(got, "shop") {
-			t.Errorf("a STATIC endpoint where an instance is: others see what is of %v; %v", got, s.Conflicts)
-		}
-	}
-	// A tenant's workload at the address of an instance puts nothing on record for it.
-	evil := &Fragment{Workloads: []*Workload{testWorkload("shop", "w", "10.96.0.5", "x")}}
-	s := Merge(Input{Fallback: testMeshConfig(), Bindings: binding, Fragments: []*Fragment{evil, instance}})
-	if owner := recordOf(s, nil)["10.96.0.5"]; owner.Namespace != "default" {
-		t.Errorf("the address of an instance is on record for %q", owner.Namespace)
-	}
 }
 
 // TestAddressOfALostHostIsDecidedAgain has services come and go, so that one loses its host
@@ -127,7 +60,10 @@ func TestAddressOfALostHostIsDecidedAgain(t *testing.T) {
 	source := []int{0, 1, 1, 2, 3}
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 11))
-		in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"ns1"}}, {Namespaces: []string{"ns2"}}, {Namespaces: []string{"ns3"}}, nil}}
+		in := Input{
+			Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"ns1"}}, {Namespaces: []string{"ns2"}}, {Namespaces: []string{"ns3"}}, nil},
+			Grants: NewGrants([]Grant{{Name: "own.ns2.example", Namespace: "ns2"}, {Name: "own.ns3.example", Namespace: "ns3"}, {Name: "h.ns1", Namespace: "ns2"}, {Name: "10.96.0.9", Namespace: "ns1"}, {Name: "10.96.0.9", Namespace: "ns2"}, {Name: "10.96.0.10", Namespace: "ns3"}}),
+		}
 		there := uint(rng.IntN(1 << len(all)))
 		seen := map[string]bool{}
 		for step := range 30 {
@@ -157,7 +93,7 @@ func TestAddressOfALostHostIsDecidedAgain(t *testing.T) {
 // seldom meet, and compares the snapshot with one that is built from nothing.
 func TestChangesAreAsFromNothing(t *testing.T) {
 	t.Parallel()
-	tenants := []*Binding{{Namespaces: []string{"ns1"}}, {Namespaces: []string{"ns2"}}, nil}
+	tenants := []*Binding{patterns("ns1", "*.ns1.example", "10.7.0.0/16"), patterns("ns2", "*.ns2.example"), nil}
 	declared := addressed("ns1", "a", "10.9.7.7")
 	at := func(line int, labels map[string]string) []*Fragment {
 		w := testWorkload("shop", "w", "10.9.7.7", "x")
@@ -217,7 +153,9 @@ func TestChangesAreAsFromNothing(t *testing.T) {
 	behind := func(routes ...*VirtualService) []*Fragment {
 		return []*Fragment{{Services: []*Service{first, web}, VirtualServices: []*VirtualService{ours}}, {}, {VirtualServices: routes}}
 	}
-	record := (*Owners)(nil).With(map[Hostname]Owner{"*.x.example": {Namespace: "ns1"}, portName(3306): {Namespace: "ns2"}})
+	grants := NewGrants([]Grant{
+		{Name: "*.x.example", Namespace: "ns1"}, {Name: "10.9.0.0/16", Namespace: "ns1"}, {Name: "10.8.0.0/16", Namespace: "ns1"}, {Name: "e.w.example", Namespace: "ns1"}, {Name: "e.v.example", Namespace: "ns1"},
+	})
 	for name, c := range map[string]struct{ before, after []*Fragment }{
 		"line_of_a_workload":       {at(1, nil), at(2, nil)},
 		"address_of_a_workload":    {at(1, nil), moved},
@@ -241,22 +179,18 @@ func TestChangesAreAsFromNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := Input{Fallback: testMeshConfig(), Bindings: tenants, Owners: record, Fragments: c.before}
+			in := Input{Fallback: testMeshConfig(), Bindings: tenants, Grants: grants, Fragments: c.before}
 			prev := Merge(in)
 			in.Prev = prev
-			if in.Fragments = c.after; len(prev.Conflicts) == 0 {
-				t.Error("there is no conflict before")
-			}
+			in.Fragments = c.after
 			s := Merge(in)
 			in.Prev = nil
 			anew := Merge(in)
 			if fingerprint(t, s) != fingerprint(t, anew) {
 				t.Errorf("it differs:\n%s", difference(anew, s))
 			}
-			for h, owner := range recordOf(anew, record) {
-				if before, _ := prev.Grant(h); owner != before && !slices.Contains(s.Decided(), h) {
-					t.Errorf("%s belongs to %v, and is not among those that are put on record", h, owner)
-				}
+			if fingerprint(t, prev) == fingerprint(t, anew) {
+				t.Error("the change makes no difference")
 			}
 		})
 	}

@@ -1,0 +1,71 @@
+package registry
+
+import (
+	"log/slog"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// GrantStore keeps the names that namespaces of bound sources had before owners were decided by patterns
+// alone. They are made once, from the record that earlier releases kept.
+type GrantStore interface {
+	// Load returns the grants, if they were made already.
+	Load() (grants []mesh.Grant, made bool, err error)
+	// Recorded is the record of an earlier release; nil if there is none.
+	Recorded() ([]mesh.Recorded, error)
+	Save([]mesh.Grant) error
+}
+
+// grantRecord is the grants in the loop.
+type grantRecord struct {
+	saver   *grantSaver // or nil
+	current *mesh.Grants
+	// recorded is what grants are to be made of, as soon as all sources have been read; make says that.
+	recorded []mesh.Recorded
+	make     bool
+	fault    string // why the grants are not known; or empty
+}
+
+// grantMoment is the grants that are written. It is immutable.
+type grantMoment struct{ list []mesh.Grant }
+
+type grantSaver = saver[*grantMoment]
+
+func newGrantSaver(store GrantStore, log *slog.Logger) *grantSaver {
+	return newSaver(func(m *grantMoment) error { return store.Save(m.list) },
+		func(err error) {
+			log.Error("saving host-grants.json failed: after a restart hosts may be limited to their namespaces", "err", err)
+		},
+		func(m *grantMoment) { log.Info("saving host-grants.json works again", "hosts", len(m.list)) })
+}
+
+// load reads the grants, or the record that they are made of. If it cannot, no host is granted.
+func (l *grantRecord) load(store GrantStore, bound bool) error {
+	if store == nil || !bound {
+		return nil
+	}
+	list, made, err := store.Load()
+	if err != nil || made {
+		l.current = mesh.NewGrants(list)
+		return err
+	}
+	l.recorded, err = store.Recorded()
+	l.make = err == nil && l.recorded != nil
+	return err
+}
+
+// take makes the grants from what all sources say. While one is missing they are made as well, and not kept.
+func (l *grantRecord) take(in mesh.Input) {
+	if !l.make {
+		return
+	}
+	list := mesh.InheritGrants(in, l.recorded)
+	l.current = mesh.NewGrants(list)
+	if len(in.Missing) > 0 {
+		return
+	}
+	l.make, l.recorded = false, nil
+	if l.saver != nil {
+		l.saver.save(&grantMoment{list})
+	}
+}

@@ -1,0 +1,173 @@
+package registry
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// grantFile is the grants and the record on a disk, which outlive registries.
+type grantFile struct {
+	saved    []mesh.Grant
+	made     bool
+	recorded []mesh.Recorded
+	fail     error
+}
+
+func (f *grantFile) Load() ([]mesh.Grant, bool, error) { return f.saved, f.made, f.fail }
+
+func (f *grantFile) Recorded() ([]mesh.Recorded, error) { return f.recorded, nil }
+
+func (f *grantFile) Save(list []mesh.Grant) error {
+	if f.fail != nil {
+		return f.fail
+	}
+	f.saved, f.made = list, true
+	return nil
+}
+
+// tenantLoop is a registry of bound sources without goroutines.
+type tenantLoop struct {
+	*loop
+	t   *testing.T
+	now time.Time
+}
+
+func newTenantLoop(t *testing.T, file GrantStore, now time.Time, sources ...string) *tenantLoop {
+	t.Helper()
+	c := Config{
+		Logger: silent(), Fallback: fallback(), Grants: file,
+		Bindings: map[string]*mesh.Binding{"shop": {Namespaces: []string{"shop"}}, "evil": {Namespaces: []string{"evil"}}},
+	}
+	for _, name := range sources {
+		c.Sources = append(c.Sources, newFakeSource(name))
+	}
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &tenantLoop{loop: newLoop(r, now), t: t, now: now}
+	if err := l.grants.load(file, true); err != nil {
+		l.grants.fault = err.Error()
+	}
+	return l
+}
+
+// say takes a reading of a source that declares hosts, and publishes. What is to be saved is saved.
+func (l *tenantLoop) say(source string, hosts ...string) {
+	l.t.Helper()
+	f := &mesh.Fragment{Source: source}
+	slices.Sort(hosts)
+	for _, h := range hosts {
+		f.Services = append(f.Services, service(source, h, source))
+	}
+	if err := l.read(f, l.now); err != nil {
+		l.t.Fatal(err)
+	}
+	l.pass(time.Minute)
+}
+
+// pass lets time pass, and what is due happen.
+func (l *tenantLoop) pass(d time.Duration) {
+	l.now = l.now.Add(d)
+	l.publishDue(l.now)
+	l.publishDue(l.now.Add(time.Minute))
+	select {
+	case list := <-l.r.granted.next:
+		l.r.granted.write(list)
+	default:
+	}
+}
+
+func (l *tenantLoop) want(host, namespace string) {
+	l.t.Helper()
+	got := ""
+	for _, svc := range l.r.Snapshot().ServicesVisibleTo("elsewhere") {
+		if svc.Hostname == mesh.Hostname(host+".example") {
+			got = svc.Namespace
+		}
+	}
+	if got != namespace {
+		l.t.Fatalf("others get %s from %q, want %q; conflicts: %v", host, got, namespace, l.r.Snapshot().Conflicts)
+	}
+}
+
+// TestRecordBecomesGrants starts with the record of an earlier release: who had a host keeps it from the first
+// snapshot on, also while a source is away. The grants are written once, when all sources were read, and nothing is
+// added to them.
+func TestRecordBecomesGrants(t *testing.T) {
+	t.Parallel()
+	file := &grantFile{recorded: []mesh.Recorded{{Name: "orders.example", Namespace: "shop"}, {Name: "gone.example", Namespace: "shop"}, {Name: ":80", Namespace: "shop"}, {Name: "x.example", Namespace: "nobody"}}}
+	l := newTenantLoop(t, file, time.Now(), "evil", "shop")
+	l.say("shop", "orders")
+	l.pass(time.Hour) // the other one is not waited for any more
+	l.want("orders", "shop")
+	if file.made {
+		t.Fatal("grants are written while a source is missing")
+	}
+	l.say("evil", "orders", "news")
+	l.want("orders", "shop")
+	l.want("news", "")
+	want := []mesh.Grant{{Name: "gone.example", Namespace: "shop"}, {Name: "orders.example", Namespace: "shop"}}
+	if !slices.Equal(file.saved, want) {
+		t.Fatalf("grants are %v, want %v", file.saved, want)
+	}
+	l.say("shop", "orders", "more")
+	l.want("more", "")
+	l = newTenantLoop(t, file, l.now, "shop", "evil") // restarted
+	l.say("shop", "orders", "more")
+	l.say("evil", "orders")
+	l.want("orders", "shop")
+	l.want("more", "")
+	if !slices.Equal(file.saved, want) || !slices.Equal(l.report().Grants, want) {
+		t.Fatalf("grants are %v, reported %v, want %v", file.saved, l.report().Grants, want)
+	}
+}
+
+// TestNoGrantsWithoutARecord: a new server grants nothing, and writes nothing.
+func TestNoGrantsWithoutARecord(t *testing.T) {
+	t.Parallel()
+	file := &grantFile{}
+	l := newTenantLoop(t, file, time.Now(), "evil", "shop")
+	l.say("shop", "orders")
+	l.say("evil")
+	l.want("orders", "")
+	if file.made {
+		t.Error("grants are written")
+	}
+}
+
+// TestUnreadableGrantsOpenNothing: a host that cannot be granted serves its own namespace, and that is told.
+func TestUnreadableGrantsOpenNothing(t *testing.T) {
+	t.Parallel()
+	file := &grantFile{fail: errors.New("damaged"), recorded: []mesh.Recorded{{Name: "orders.example", Namespace: "shop"}}}
+	l := newTenantLoop(t, file, time.Now(), "evil", "shop")
+	l.say("shop", "orders")
+	l.say("evil", "orders")
+	l.want("orders", "")
+	if st := l.report(); st.GrantsFault != "damaged" || len(st.Grants) > 0 {
+		t.Errorf("reported: %q, %v", st.GrantsFault, st.Grants)
+	}
+}
+
+// TestUnsavedGrantsCount: on a full disk the grants are in force, and written later.
+func TestUnsavedGrantsCount(t *testing.T) {
+	t.Parallel()
+	file := &grantFile{recorded: []mesh.Recorded{{Name: "orders.example", Namespace: "shop"}}}
+	l := newTenantLoop(t, file, time.Now(), "evil", "shop")
+	file.fail = errors.New("disk full")
+	l.say("shop", "orders")
+	l.say("evil")
+	l.want("orders", "shop")
+	if got := l.r.Status().GrantsUnsaved; got != "disk full" {
+		t.Errorf("unsaved: %q", got)
+	}
+	file.fail = nil
+	l.r.granted.write(&grantMoment{l.grants.current.All()})
+	if got := l.r.Status().GrantsUnsaved; got != "" || len(file.saved) != 1 {
+		t.Errorf("unsaved: %q, saved %v", got, file.saved)
+	}
+}

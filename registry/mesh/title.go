@@ -1,0 +1,244 @@
+package mesh
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// clusterDomain ends the names that belong to namespaces: NAME.NAMESPACE.svc.cluster.local, as manifests
+// complete short names.
+const clusterDomain = ".svc.cluster.local"
+
+// Grant gives a name to a namespace: a host, a wildcard, an address or a range that it had before owners were
+// decided by patterns alone.
+type Grant struct {
+	Name      Hostname `json:"name"`
+	Namespace string   `json:"namespace"`
+	// Gateways says that it is for routes at gateways only.
+	Gateways bool `json:"gateways,omitempty"`
+}
+
+// Grants are those of a mesh. They are immutable; nil has none.
+type Grants struct {
+	list []Grant
+	// services are for everything, and gateways for routes at gateways only.
+	services, gateways titles
+}
+
+// NewGrants makes the grants of a list.
+func NewGrants(list []Grant) *Grants {
+	g := &Grants{list: slices.Clone(list), services: newTitles(), gateways: newTitles()}
+	slices.SortFunc(g.list, compareGrants)
+	g.list = slices.Compact(g.list)
+	for i := range g.list {
+		x := &g.list[i]
+		if x.Name = x.Name.canonical(); isAddress(x.Name) {
+			p, _ := prefixOf(x.Name)
+			x.Name = nameOf(p)
+		}
+		if x.Gateways {
+			g.gateways.add(x.Name, x.Namespace)
+		} else {
+			g.services.add(x.Name, x.Namespace)
+		}
+	}
+	g.services.finish()
+	g.gateways.finish()
+	return g
+}
+
+func compareGrants(a, b Grant) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), trueLast(a.Gateways, b.Gateways))
+}
+
+// All are the grants, sorted; they are not to be changed.
+func (g *Grants) All() []Grant {
+	if g == nil {
+		return nil
+	}
+	return g.list
+}
+
+// titles are names that belong to namespaces. A name may belong to several.
+type titles struct {
+	of     map[Hostname][]string
+	order  sortedNames
+	widths wideNames
+}
+
+func newTitles() titles { return titles{of: map[Hostname][]string{}} }
+
+func (t *titles) add(h Hostname, namespace string) {
+	if !slices.Contains(t.of[h], namespace) {
+		t.of[h] = append(t.of[h], namespace)
+	}
+}
+
+func (t *titles) finish() {
+	names := map[Hostname]bool{}
+	for h, list := range t.of {
+		names[h] = true
+		slices.Sort(list)
+	}
+	t.order, t.widths = t.order.with(names, nil), t.widths.with(names, nil)
+}
+
+// narrowest is the narrowest name that is or covers another one, and whose it is; empty if there is none.
+// Names that are too wide count only if wide is true.
+func (t *titles) narrowest(h Hostname, wide bool) (Hostname, []string) {
+	if len(t.of) == 0 {
+		return "", nil
+	}
+	if list := t.of[h]; len(list) > 0 && (wide || !tooWide(h)) {
+		return h, list
+	}
+	var found Hostname
+	t.widths.above(h, func(x Hostname) bool {
+		if len(t.of[x]) > 0 && (wide || !tooWide(x)) {
+			found = x
+		}
+		return found == ""
+	})
+	return found, t.of[found]
+}
+
+func (t *titles) equal(o *titles) bool { return maps.EqualFunc(t.of, o.of, slices.Equal) }
+
+// givenBy are the names that Gateways of unbound sources give to namespaces, by hosts as NAMESPACE/HOST.
+func givenBy(fragments []*Fragment, bindings []*Binding) titles {
+	t := newTitles()
+	for i, f := range fragments {
+		if f == nil || bindings[i] != nil {
+			continue
+		}
+		for _, g := range f.Gateways {
+			for _, s := range g.Spec.GetServers() {
+				for _, x := range s.GetHosts() {
+					ns, host, is := strings.Cut(x, "/")
+					if !is || ns == "*" || ns == "~" || host == "" {
+						continue
+					}
+					if ns == "." {
+						ns = g.Namespace
+					}
+					t.add(Hostname(strings.ToLower(host)).canonical(), ns)
+				}
+			}
+		}
+	}
+	t.finish()
+	return t
+}
+
+// sameGateways reports whether the Gateways of unbound sources are the same objects in two lists of fragments.
+func sameGateways(a, b []*Fragment, bindings []*Binding) bool {
+	gateways := func(f *Fragment) []*Gateway {
+		if f == nil {
+			return nil
+		}
+		return f.Gateways
+	}
+	for i := range b {
+		if bindings[i] == nil && (len(a) <= i || !slices.Equal(gateways(a[i]), gateways(b[i]))) {
+			return false
+		}
+	}
+	return true
+}
+
+// namespaceOf is the namespace of a name NAME.NAMESPACE.svc.cluster.local, or of a wildcard of such names; empty
+// for any other.
+func namespaceOf(h Hostname) string {
+	head, is := strings.CutSuffix(string(h), clusterDomain)
+	if !is {
+		return ""
+	}
+	i := strings.LastIndexByte(head, '.')
+	if i <= 0 || strings.Contains(head[i+1:], "*") {
+		return ""
+	}
+	return head[i+1:]
+}
+
+// ownsByName reports whether a source is bound to the namespace that a name has in it.
+func (b *Binding) ownsByName(h Hostname) bool {
+	ns := namespaceOf(h)
+	return ns != "" && b.has(ns)
+}
+
+// settled reports whether a name is a bound source's whatever anybody but an unbound source declares: by a
+// pattern, or as its namespace is a part of the name and no pattern has it.
+func (o *owners) settled(source int, h Hostname) bool {
+	b := o.bindings[source]
+	return b.covers(h) || b.ownsByName(h) && o.pattern(source, h) == nil
+}
+
+// titled reports whether a name belongs to one of the namespaces of a binding, other than by a pattern: the
+// narrowest title counts that covers the name. At gateways there are more. who says whose it is otherwise.
+func (o *owners) titled(b *Binding, h Hostname, gateways bool) (own bool, who string) {
+	type title struct {
+		name       Hostname
+		namespaces []string
+		what       string
+	}
+	var best title
+	try := func(name Hostname, namespaces []string, what string) {
+		if len(namespaces) > 0 && (best.name == "" || compareWidth(name, best.name) < 0) {
+			best = title{name, namespaces, what}
+		}
+	}
+	if ns := namespaceOf(h); ns != "" {
+		try(Hostname("*."+ns+clusterDomain), []string{ns}, "of which it is a name")
+	}
+	name, namespaces := o.given.narrowest(h, gateways)
+	try(name, namespaces, "to which a Gateway gives it")
+	if o.grants != nil {
+		name, namespaces = o.grants.services.narrowest(h, true)
+		try(name, namespaces, "which had it before")
+		if gateways {
+			name, namespaces = o.grants.gateways.narrowest(h, true)
+			try(name, namespaces, "which routed it before")
+		}
+	}
+	if best.name == "" {
+		return false, ""
+	}
+	if slices.ContainsFunc(best.namespaces, b.has) {
+		return true, ""
+	}
+	return false, "namespace " + best.namespaces[0] + ", " + best.what
+}
+
+// notTitled is who owns a name that no unbound source declares, and no pattern has; nil if the binding does.
+func (o *owners) notTitled(b *Binding, h Hostname, gateways bool) *rival {
+	own, who := o.titled(b, h, gateways)
+	switch {
+	case own && gateways:
+		return nil
+	case own:
+		return o.grantedBelow(b, h)
+	case who != "":
+		return &rival{who: who}
+	default:
+		return &rival{who: "nobody whom the settings name", nobody: true}
+	}
+}
+
+// grantedBelow looks for a grant of others below a wildcard or within a range, of which its owner would take the
+// requests as well.
+func (o *owners) grantedBelow(b *Binding, h Hostname) *rival {
+	if o.grants == nil || !isWide(h) {
+		return nil
+	}
+	var found *rival
+	o.grants.services.order.below(h, func(x Hostname) bool {
+		if namespaces := o.grants.services.of[x]; !slices.ContainsFunc(namespaces, b.has) {
+			found = &rival{who: fmt.Sprintf("namespace %s, which had %q before", namespaces[0], x)}
+		}
+		return found == nil
+	})
+	return found
+}
