@@ -127,6 +127,19 @@ func TestRecordBecomesGrants(t *testing.T) {
 	}
 }
 
+// TestGrantsThatPatternsGive are not reported any more, and others are.
+func TestGrantsThatPatternsGive(t *testing.T) {
+	t.Parallel()
+	file := &grantFile{made: true, saved: []mesh.Grant{{Name: "a.corp.example", Namespace: "shop"}, {Name: "orders.example", Namespace: "shop"}, {Name: "b.shop.svc.cluster.local", Namespace: "shop"}}}
+	l := newTenantLoop(t, file, time.Now(), "evil", "shop")
+	l.bindings[1] = &mesh.Binding{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{"*.corp.example"}}
+	l.say("shop", "orders")
+	l.say("evil")
+	if got := l.report().Grants; len(got) != 1 || got[0].Name != "orders.example" {
+		t.Errorf("reported: %v", got)
+	}
+}
+
 // TestNoGrantsWithoutARecord: a new server grants nothing, and writes nothing.
 func TestNoGrantsWithoutARecord(t *testing.T) {
 	t.Parallel()

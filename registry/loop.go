@@ -281,6 +281,7 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	l.grants.take(in)
 	in.Grants = l.grants.current
 	next := mesh.Merge(in)
+	l.grants.open = next.OpenGrants()
 	l.pushes.pushed(config, now)
 	l.logConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
@@ -346,7 +347,7 @@ func (l *loop) report() *Status {
 		Merged:    l.merged,
 		Addresses: l.addresses.report(),
 	}
-	st.Grants, st.GrantsFault = l.grants.current.All(), l.grants.fault
+	st.Grants, st.GrantsFault = l.grants.open, l.grants.fault
 	st.Complete = len(st.Missing) == 0
 	if s := l.r.Snapshot(); s != nil {
 		st.Generation, st.Conflicts = s.Generation, s.Conflicts

@@ -31,7 +31,7 @@ type Status struct {
 	// Waiting means that changes are being debounced.
 	Waiting bool
 	// Grants are names that namespaces of bound sources have from before owners were decided by
-	// patterns alone. GrantsFault is why they are not known, and GrantsUnsaved why they cannot be
+	// patterns alone, and that nothing else gives to them. GrantsFault is why they are not known, and GrantsUnsaved why they cannot be
 	// saved; empty if they are, or can.
 	Grants                     []mesh.Grant
 	GrantsFault, GrantsUnsaved string

@@ -242,3 +242,23 @@ func (o *owners) grantedBelow(b *Binding, h Hostname) *rival {
 	})
 	return found
 }
+
+// OpenGrants are the grants that nothing else gives to their namespaces: no pattern, no Gateway, and not the name.
+func (s *Snapshot) OpenGrants() []Grant {
+	o := s.tables.restrictions.owners
+	all := o.grants.All()
+	o.grants = nil
+	var out []Grant
+	for _, g := range all {
+		if !slices.ContainsFunc(o.bindings, func(b *Binding) bool {
+			if b == nil || !b.has(g.Namespace) {
+				return false
+			}
+			own, _ := o.titled(b, g.Name, g.Gateways)
+			return own || b.covers(g.Name)
+		}) {
+			out = append(out, g)
+		}
+	}
+	return out
+}

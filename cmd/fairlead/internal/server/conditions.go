@@ -56,6 +56,7 @@ func rules() []ruleOf {
 		{"consul-unreadable", consulUnreadable},
 		{"state-damaged", stateDamaged},
 		{"state-unsaved", stateUnsaved},
+		{"host-grants", hostGrantsOpen},
 		{"host-absent", absentHosts},
 		{"host-fault", hostFaults},
 		{"agent-gone", goneAgents},

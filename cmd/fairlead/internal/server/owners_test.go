@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -97,6 +98,19 @@ func TestRecordOfOwnersBecomesGrants(t *testing.T) {
 	r = start(t, cfg)
 	r.whose("orders.example", "")
 	r.stop()
+}
+
+// TestGrantsAreConditions: what a namespace has from before patterns is listed with the patterns to write, by namespace.
+// Nothing of a manifest that cannot be a pattern is a part of what people copy.
+func TestGrantsAreConditions(t *testing.T) {
+	t.Parallel()
+	_, s := allWell()
+	s.Registry.Grants = []mesh.Grant{{Name: "$(x).example", Namespace: "shop"}, {Name: "orders.example", Namespace: "shop"}, {Name: "*.web.example", Namespace: "web", Gateways: true}}
+	got := hostGrantsOpen(nil, s, time.Now())
+	if len(got) != 2 || got[0].Subject != "namespace shop" || !strings.Contains(got[0].Action, "'DIR=orders.example'") || strings.Contains(got[0].Action, "$") ||
+		!strings.Contains(got[1].Text, "*.web.example (at gateways)") || !strings.Contains(got[1].Action, "'DIR=*.web.example'") {
+		t.Errorf("conditions: %+v", got)
+	}
 }
 
 // TestNoGrantsWithPatternsAlone: where patterns alone gave hosts already, an old record gives none.
