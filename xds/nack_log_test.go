@@ -122,13 +122,17 @@ func TestRejectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	n := &rollout{finished: make(chan struct{}, 1)}
 	var waits []awaited
-	for range 3 {
+	const proxies = maxRejections/maxRejectionsEach + 2
+	for range proxies {
 		waits = append(waits, n.addAffected(nil, nil))
 	}
-	for _, n := range waits {
-		n.answered(make([]ProxyRejection, maxRejections-10))
+	for i, n := range waits {
+		n.answered(make([]ProxyRejection, maxRejections))
+		if got := n.copy(); i == 0 && len(got.Rejected) != maxRejectionsEach {
+			t.Errorf("%d of the first proxy are kept: it leaves none for others", len(got.Rejected))
+		}
 	}
-	if got := n.copy(); len(got.Rejected) != maxRejections || got.RejectedMore != 2*maxRejections-30 {
+	if got := n.copy(); len(got.Rejected) != maxRejections || got.RejectedMore != (proxies-1)*maxRejections {
 		t.Errorf("%d and %d more", len(got.Rejected), got.RejectedMore)
 	}
 }

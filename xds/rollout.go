@@ -25,8 +25,9 @@ const (
 // nobody waits for its answer to this one.
 const unansweredFor = 5 * time.Second
 
-// maxRejections bounds the rejections of one generation that are kept.
-const maxRejections = 200
+// maxRejections bounds the rejections of one generation that are kept, and maxRejectionsEach those of
+// one proxy.
+const maxRejections, maxRejectionsEach = 200, 20
 
 // Rollout is the result of one snapshot at the proxies that were connected when it was
 // announced.
@@ -214,7 +215,7 @@ func (a awaited) answered(rejected []ProxyRejection) {
 	if len(rejected) == 0 {
 		a.status.Accepted++
 	}
-	kept := rejected[:min(len(rejected), maxRejections-len(a.status.Rejected))]
+	kept := rejected[:min(len(rejected), maxRejections-len(a.status.Rejected), maxRejectionsEach)]
 	a.status.Rejected = append(a.status.Rejected, kept...)
 	a.status.RejectedMore += len(rejected) - len(kept)
 	a.unanswered--

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/fairlist"
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/lastgood"
@@ -285,7 +286,8 @@ const (
 
 // writeSources lists what is wrong in manifests, and the removals on hold.
 func writeSources(w io.Writer, s *server.Sources) {
-	var faults []string
+	type faultOf struct{ source, text string }
+	var faults []faultOf
 	errs := 0
 	for _, src := range s.Files {
 		for _, f := range src.Faults {
@@ -293,12 +295,19 @@ func writeSources(w io.Writer, s *server.Sources) {
 				errs++
 			}
 			if f.Severity == manifest.Error || f.Code == lastgood.CodeKept || f.Code == lastgood.CodeDenies { // what stands instead is half of the news
-				faults = append(faults, f.String())
+				faults = append(faults, faultOf{src.Source, f.String()})
 			}
 		}
 	}
 	if errs > 0 {
-		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n  %s\n", plural(errs, "error"), strings.Join(some(faults, manyFaults), "\n  "))
+		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n", plural(errs, "error"))
+		shown := fairlist.First(faults, manyFaults, func(f faultOf) string { return f.source })
+		for _, f := range shown {
+			_, _ = fmt.Fprintf(w, "  %s\n", f.text)
+		}
+		if more := len(faults) - len(shown); more > 0 {
+			_, _ = fmt.Fprintf(w, "  … and %d more\n", more)
+		}
 	}
 	for _, src := range s.Registry.Sources {
 		for _, h := range src.Held[:min(len(src.Held), manyHeld)] {

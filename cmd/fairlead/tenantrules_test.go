@@ -169,10 +169,21 @@ func TestTenantsTryEachField(t *testing.T) {
 					t.Errorf("reaches others: %v, counts for its own: %v; refused: %s", reaches, counts, errs)
 				}
 			case tenantrules.Setting:
+				flag := []string{row.Flag, filepath.Join(r.dir, "evil")}
+				if row.Name != "" {
+					flag[1] += "=" + row.Name
+					if strings.Contains(gotOthers, row.Name) || !counts || !strings.Contains(errs, row.Flag) {
+						t.Errorf("others use %s, or counts for its own: %v, or %s", row.Name, counts, errs)
+					}
+					if gotOthers, _, errs = r.render(row.Try, flag...); !strings.Contains(gotOthers, row.Name) || strings.Contains(errs, row.Flag) {
+						t.Errorf("with %s others do not use %s: %s", row.Flag, row.Name, errs)
+					}
+					return
+				}
 				if reaches || counts || !strings.Contains(errs, row.Flag) {
 					t.Errorf("reaches others: %v, counts for its own: %v; refused: %s", reaches, counts, errs)
 				}
-				if gotOthers, gotOwn, errs = r.render(row.Try, row.Flag, filepath.Join(r.dir, "evil")); gotOthers == others && gotOwn == own || strings.Contains(errs, row.Flag) {
+				if gotOthers, gotOwn, errs = r.render(row.Try, flag...); gotOthers == others && gotOwn == own || strings.Contains(errs, row.Flag) {
 					t.Errorf("with %s it does not count: %s", row.Flag, errs)
 				}
 			case tenantrules.NoEffect:

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"regexp"
 	"strings"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/fairlist"
 	"github.com/fairlead/fairlead/internal/safetext"
 )
 
@@ -18,6 +20,13 @@ const manyConditions, manySubjects = 10, 20
 type sameCondition struct {
 	server.Condition
 	others []string
+}
+
+// whose is the host of a condition, or the kind and namespace of its object: each is shown before the
+// second one of another.
+func (c *sameCondition) whose() string {
+	namespace, _, _ := strings.Cut(c.Subject, "/")
+	return cmp.Or(c.Host, namespace)
 }
 
 // writeUnwell writes what needs a person: what is so of several is one paragraph, and of each kind there
@@ -33,7 +42,7 @@ func writeUnwell(w io.Writer, list []server.Condition) error {
 			n++
 		}
 		shown, same := 0, fold(list[:n])
-		for _, c := range same[:min(len(same), manyConditions)] {
+		for _, c := range fairlist.First(same, manyConditions, (*sameCondition).whose) {
 			_, _ = fmt.Fprintf(w, "  %s: %s\n", c.Reason, safetext.Sanitize(c.Text, 1024))
 			if len(c.others) > 0 {
 				_, _ = fmt.Fprintf(w, "      the same for %s\n", safetext.Sanitize(strings.Join(some(c.others, manySubjects), ", "), 1024))

@@ -8,6 +8,8 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -99,5 +101,39 @@ func TestNothingLastsZeroSeconds(t *testing.T) {
 	out := shown(t, p, s)
 	if strings.Contains(out, "for 0s") || strings.Contains(out, "left 0s") || strings.Contains(out, "back 0s") || strings.Count(out, "for less than 1s (") != 2 {
 		t.Errorf("something lasts 0s:\n%s", out)
+	}
+}
+
+// TestOneHostHidesNobody: of many conditions and faults, hosts, namespaces and sources take turns.
+func TestOneHostHidesNobody(t *testing.T) {
+	t.Parallel()
+	var list []server.Condition
+	for i := range 100 {
+		list = append(list, server.Condition{Reason: "not-synced", Subject: fmt.Sprint("x", i), Host: "liar", Text: fmt.Sprint("reason number ", strings.Repeat("a", i+1)), Action: "look"})
+	}
+	list = append(list, server.Condition{Reason: "not-synced", Subject: "web.shop", Host: "web", Text: "web.shop is not synced", Action: "look"})
+	for i := range 100 {
+		list = append(list, server.Condition{Reason: "no-endpoints", Subject: fmt.Sprint("VirtualService evil/", i), Text: strings.Repeat("b", i+1), Action: "look"})
+	}
+	list = append(list, server.Condition{Reason: "no-endpoints", Subject: "VirtualService shop/orders", Text: "orders has no endpoints", Action: "look"})
+	var b strings.Builder
+	if err := writeUnwell(&b, list); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"web.shop is not synced", "orders has no endpoints", "… and 91 more"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, b.String())
+		}
+	}
+	fault := func(n int, text string) (out []manifest.Fault) {
+		for range n {
+			out = append(out, manifest.Fault{Severity: manifest.Error, Message: text})
+		}
+		return out
+	}
+	b.Reset()
+	writeSources(&b, &server.Sources{Files: []files.Status{{Source: "evil", Faults: fault(100, "noise")}, {Source: "shop", Faults: fault(1, "a fault of shop")}}})
+	if out := b.String(); !strings.Contains(out, "a fault of shop") || !strings.Contains(out, "… and 61 more") {
+		t.Errorf("%s", out)
 	}
 }

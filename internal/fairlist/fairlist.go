@@ -69,3 +69,34 @@ func (l *List[T]) DeleteFunc(which func(T) bool) {
 
 // All are the elements, the newest at the end. They are not copied.
 func (l *List[T]) All() []T { return l.list }
+
+// First are the first n elements of a list, in its order, where owners take turns: who has many does
+// not hide those who have few.
+func First[T any](list []T, n int, owner func(T) string) []T {
+	if len(list) <= n {
+		return list
+	}
+	turn, byTurn := make([]int, len(list)), map[int]int{} // the how manieth of its owner each element is
+	has := map[string]int{}
+	for i, x := range list {
+		of := owner(x)
+		turn[i] = has[of]
+		byTurn[has[of]]++
+		has[of]++
+	}
+	whole, left := 0, n // turns of which all elements are taken, and places for those of the next
+	for byTurn[whole] <= left {
+		left -= byTurn[whole]
+		whole++
+	}
+	out := make([]T, 0, n)
+	for i, x := range list {
+		if turn[i] < whole {
+			out = append(out, x)
+		} else if turn[i] == whole && left > 0 {
+			out = append(out, x)
+			left--
+		}
+	}
+	return out
+}

@@ -68,3 +68,14 @@ func TestWhatIsDeletedDoesNotCount(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestFirstTakesTurns: of a long list, each owner has its first elements, in the order of the list.
+func TestFirstTakesTurns(t *testing.T) {
+	t.Parallel()
+	list := []string{"a1", "a2", "a3", "a4", "b1", "c1", "c2"}
+	for n, want := range map[int]string{0: "", 1: "a1", 2: "a1 b1", 3: "a1 b1 c1", 4: "a1 a2 b1 c1", 5: "a1 a2 b1 c1 c2", 6: "a1 a2 a3 b1 c1 c2", 7: "a1 a2 a3 a4 b1 c1 c2", 9: "a1 a2 a3 a4 b1 c1 c2"} {
+		if got := strings.Join(First(list, n, owner), " "); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -194,8 +194,8 @@ func fileRows() []Row {
 			Try: server("mode: SIMPLE, serverCertificate: /etc/x.pem, privateKey: /etc/x.key"),
 		},
 		{
-			Fields: []string{"ClientTLSSettings.credentialName"}, Class: "credential", Rule: AsIstio,
-			Why: "The proxy that connects has the credential, whose namespace is not asked for.",
+			Fields: []string{"ClientTLSSettings.credentialName"}, Class: "credential", Rule: Setting, Flag: "--config-credentials", Name: "shop-client",
+			Why: "Gateways of other namespaces make no connection by it; those of its own use what their hosts have.",
 			Try: client("mode: MUTUAL, credentialName: shop-client"),
 		},
 		{

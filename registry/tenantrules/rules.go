@@ -37,8 +37,9 @@ type Row struct {
 	// Elsewhere means that what the object does for its own namespace is not in the configuration of
 	// proxies.
 	Elsewhere bool
-	// Flag is the flag that allows the object, for [Setting].
-	Flag string
+	// Flag is the flag that allows the object, for [Setting]; for a Name, which the flag gives to the
+	// source, the object is in force, and only the proxies of others do not use the name.
+	Flag, Name string
 }
 
 // Documents of a tenant.

@@ -2,8 +2,10 @@ package server
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/fairlist"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/view"
@@ -44,24 +46,38 @@ func explainFindings(list []xds.FindingStatus, more int, snap *mesh.Snapshot, no
 	if snap == nil || snap.Incomplete {
 		return MeshFindings{}
 	}
-	shown := map[view.FindingKind]int{}
-	for _, f := range list {
-		if now.Sub(f.Since) < patience {
-			continue // a change is on its way
-		}
-		if shown[f.Kind]++; shown[f.Kind] > maxFindingsShown {
-			if out.More == nil {
-				out.More = map[string]int{}
-			}
-			out.More[string(f.Kind)]++
-			continue
-		}
+	list = slices.DeleteFunc(slices.Clone(list), func(f xds.FindingStatus) bool { return now.Sub(f.Since) < patience }) // a change is on its way
+	for _, f := range shownFindings(list, &out) {
 		e := f.Explain(snap)
 		out.List = append(out.List, MeshFinding{
 			Reason: string(f.Kind), Object: e.Key.String(), Origin: e.Origin.String(), Text: e.Text, Action: e.Action, Since: f.Since, Proxies: f.Proxies,
 		})
 	}
 	return out
+}
+
+// shownFindings are those that are shown: the first of each kind, where namespaces take turns, so that
+// the faults of one team do not hide those of others. It counts the others.
+func shownFindings(list []xds.FindingStatus, out *MeshFindings) (shown []xds.FindingStatus) {
+	of := map[view.FindingKind][]xds.FindingStatus{}
+	var kinds []view.FindingKind
+	for _, f := range list {
+		if of[f.Kind] == nil {
+			kinds = append(kinds, f.Kind)
+		}
+		of[f.Kind] = append(of[f.Kind], f)
+	}
+	for _, kind := range kinds {
+		first := fairlist.First(of[kind], maxFindingsShown, func(f xds.FindingStatus) string { return f.Object.Namespace })
+		shown = append(shown, first...)
+		if more := len(of[kind]) - len(first); more > 0 {
+			if out.More == nil {
+				out.More = map[string]int{}
+			}
+			out.More[string(kind)] = more
+		}
+	}
+	return shown
 }
 
 // findingRules are the rules of all kinds of findings.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,5 +51,23 @@ func TestFindingsBecomeConditions(t *testing.T) {
 	snap.Incomplete = true
 	if got := conditions(many...); len(got) > 0 {
 		t.Errorf("while a source is missing: %+v", got)
+	}
+}
+
+// TestFindingsOfATeamHideNobody: of many findings, namespaces take turns.
+func TestFindingsOfATeamHideNobody(t *testing.T) {
+	t.Parallel()
+	var list []xds.FindingStatus
+	add := func(namespace, name string) {
+		list = append(list, xds.FindingStatus{Finding: view.Finding{Kind: view.NoEndpoints, Object: mesh.Key{Kind: mesh.KindVirtualService, Namespace: namespace, Name: name}}})
+	}
+	for i := range 100 {
+		add("evil", strconv.Itoa(i))
+	}
+	add("shop", "orders")
+	var out MeshFindings
+	shown := shownFindings(list, &out)
+	if len(shown) != maxFindingsShown || shown[len(shown)-1].Object.Namespace != "shop" || out.More[string(view.NoEndpoints)] != 101-maxFindingsShown {
+		t.Errorf("%d are shown, %v more", len(shown), out.More)
 	}
 }
