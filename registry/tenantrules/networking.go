@@ -13,6 +13,16 @@ func hostRows() []Row {
 			Try: serviceEntry + `{hosts: [orders.shop.internal], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.6.6.7}]}`,
 		},
 		{
+			Fields: []string{"ServiceEntry.hosts"}, Class: "host of nobody", Rule: Own,
+			Why: "A host that no pattern gives to the source is declared for clients of the object's namespace alone.",
+			Try: serviceEntry + `{hosts: [api.partner.example], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.6.6.7}]}`,
+		},
+		{
+			Fields: []string{"ServiceEntry.hosts"}, Class: "short name", Rule: Own,
+			Why: "`NAME.NS.svc.DOMAIN` of another namespace, and its short forms, are for clients of the object's namespace alone.",
+			Try: serviceEntry + `{hosts: [vault.shop.svc.cluster.local], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.6.6.7}]}`,
+		},
+		{
 			Fields: []string{"VirtualService.hosts"}, Class: "host", Rule: Own,
 			Why: "A host of another owner is routed for clients of the object's namespace alone.",
 			Try: virtualService + `{hosts: [orders.shop.internal], ` + toApp + `}`,
