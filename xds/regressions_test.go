@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/internal/smallmesh"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // A peer whose identity is revoked while it waits for an admission slot is sent nothing.
@@ -52,6 +53,23 @@ func TestUnansweredRolloutsAreBounded(t *testing.T) {
 	c.rolloutsMu.Unlock()
 	if n > maxRollouts {
 		t.Errorf("a proxy that does not answer holds %d rollouts", n)
+	}
+
+	// The edit of somebody else is kept for longer than so many of a namespace, and still waits.
+	edit := func(generation uint64, namespace string) *rollout {
+		ro := r.server.rollouts.begin(&mesh.Snapshot{Generation: generation, Changes: []mesh.Change{{
+			Key: mesh.Key{Kind: mesh.KindVirtualService, Namespace: namespace}, Origin: &mesh.Origin{Path: namespace}, Reach: mesh.ReachConfig,
+		}}}, time.Now(), 1)
+		c.awaitAnswer(ro, nil)
+		ro.allUpdated(Work{})
+		return ro
+	}
+	quiet := edit(1000, "quiet")
+	for i := range uint64(2 * maxRollouts) {
+		edit(1001+i, "loud")
+	}
+	if now := quiet.copy(); now.Waiting != 1 || now.Affected != 1 || !now.Done.IsZero() {
+		t.Errorf("nobody answered, and the edit is done: %+v", now)
 	}
 }
 

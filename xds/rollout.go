@@ -381,13 +381,14 @@ type Unanswered struct {
 	// Since is since when it owes an answer, to this snapshot or an earlier one.
 	Since time.Time
 	// Silent means that nobody should wait for it: it owed an answer for long when the snapshot was
-	// announced, or has never answered all of its configuration.
+	// announced, or has for as long, and never answered all of its configuration.
 	Silent bool
 }
 
 // Unanswered lists the proxies that have not answered a snapshot, sorted by name.
 func (s *Server) Unanswered(n *Rollout) []Unanswered {
 	var out []Unanswered
+	now := time.Now()
 	for _, c := range s.connections() {
 		if !c.owesAnswer(n.Generation) {
 			continue
@@ -396,7 +397,7 @@ func (s *Server) Unanswered(n *Rollout) []Unanswered {
 		if since := c.owesSince.Load(); since != nil && since.Before(u.Since) {
 			u.Since = *since
 		}
-		u.Silent = !c.everAnswered.Load() || n.Started.Sub(u.Since) >= unansweredFor
+		u.Silent = n.Started.Sub(u.Since) >= unansweredFor || !c.everAnswered.Load() && now.Sub(u.Since) >= unansweredFor
 		out = append(out, u)
 	}
 	slices.SortFunc(out, func(a, b Unanswered) int {

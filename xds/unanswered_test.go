@@ -10,11 +10,11 @@ import (
 )
 
 // TestUnansweredProxies: a proxy that has answered everything before is waited for, and one that owed
-// an answer when the snapshot came, or has never answered, is not.
+// an answer when the snapshot came, or owes its first one for as long, is not.
 func TestUnansweredProxies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
-	now := time.Now()
+	now := time.Now().Add(-10 * time.Millisecond)
 	n := &Rollout{Generation: 7, Started: now}
 	long := now.Add(-unansweredFor)
 	for name, c := range map[string]struct {
@@ -26,7 +26,8 @@ func TestUnansweredProxies(t *testing.T) {
 		"prompt": {&now, true, 7, "false"},
 		"short":  {new(now.Add(-time.Second)), true, 7, "false"},
 		"silent": {&long, true, 7, "true"},
-		"new":    {&now, false, 7, "true"},
+		"new":    {&now, false, 7, "false"}, // after a restart of the server, all are
+		"never":  {new(now.Add(-unansweredFor + time.Millisecond)), false, 7, "true"},
 		"other":  {&long, true, 6, ""},
 	} {
 		conn := &conn{server: r.server, peer: Peer{Host: name}, node: &verifiedNode{reported: node(name, "127.0.0.11")}, calls: make(chan ownerCall), done: make(chan struct{})}

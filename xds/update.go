@@ -189,9 +189,15 @@ func (c *conn) awaitAnswer(r *rollout, has *cache.Resources) {
 		return
 	}
 	waits := r.addAffected(c, has)
-	if len(c.unansweredRollouts) == maxRollouts { // the oldest rollout is not kept any more
-		c.unansweredRollouts[0].removeAffected()
-		c.unansweredRollouts = slices.Delete(c.unansweredRollouts, 0, 1)
+	if len(c.unansweredRollouts) == maxRollouts { // one at least is not kept any more
+		kept := c.server.rollouts.all()
+		c.unansweredRollouts = slices.DeleteFunc(c.unansweredRollouts, func(a awaited) bool {
+			forgotten := !slices.Contains(kept, a.rollout)
+			if forgotten {
+				a.removeAffected()
+			}
+			return forgotten
+		})
 	}
 	c.unansweredRollouts = append(c.unansweredRollouts, waits)
 }

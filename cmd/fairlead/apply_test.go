@@ -214,4 +214,15 @@ func TestApplyNamesWhoDoesNotAnswer(t *testing.T) {
 	if code != exitUnknown {
 		t.Errorf("exit code %d", code)
 	}
+	// Nobody says how it went where the only proxy is silent: another try is no success.
+	alone := admin.JSON(func(context.Context, *http.Request, struct{}) (server.Rollout, error) {
+		return server.Rollout{Done: true, Touched: 1, Waiting: 1, Unanswered: []server.Unanswered{{Proxy: "db.shop", Host: "vm2", Seconds: 90, Silent: true}}}, nil
+	})
+	if err := os.WriteFile(args[3], []byte(serviceEntry("a", "a2")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run = adminOf(t, map[string]http.Handler{"GET /v1/sources": reads(dir), "GET /v1/rollout/{path...}": alone})
+	if code, out, errs := cli(t, append(args[:4:4], "--run-dir", run, "--wait", "300ms")...); code != exitUnknown || !strings.Contains(out, "applied to 0/1 proxies") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
 }

@@ -78,6 +78,8 @@ func reportResult(cmd *cobra.Command, f resultFlags, c change) error {
 			bad, unknown = len(r.Rejected) > 0 || bad, true
 		} else {
 			bad = printRollout(w, p.name, r) || bad
+			// Nobody waits for proxies that do not answer, but it takes one that does to say how it went.
+			unknown = unknown || r.Touched > 0 && r.Accepted+len(r.Rejected)+r.RejectedMore == 0
 		}
 		printUnanswered(w, r)
 	}
@@ -120,7 +122,7 @@ func awaitRollout(ctx context.Context, client *admin.Client, path string, begin,
 	defer tick.Stop()
 	for {
 		left := time.Until(until)
-		asking, cancel := context.WithTimeout(ctx, max(left, lastAsk))
+		asking, cancel := context.WithDeadline(ctx, until.Add(lastAsk)) // for all files together
 		var r server.Rollout
 		err := client.Do(asking, http.MethodGet, at, nil, &r)
 		cancel()

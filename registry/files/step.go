@@ -132,7 +132,7 @@ func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 	t.counts.Objects += uint64(len(r.text.Objects))
 	c.blob, c.next = r.blob, lastgood.NextVersion(old, r.blob, r.text, now)
 	if what, held := t.heldLoss(path, c); held {
-		t.log.Warn("file written in place lacks what restricts, waiting until it rests", "path", path, "what", what)
+		t.log.Warn("file written in place lacks what it had, waiting until it rests", "path", path, "what", what)
 	}
 	return true
 }

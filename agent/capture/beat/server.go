@@ -83,8 +83,10 @@ func (s *Server) Run(ctx context.Context) error {
 			drop, of = open.add(uid, conn)
 		}
 		if drop != nil {
-			if omitted, ok := lines.Allow(time.Now()); ok {
-				s.Logger.WarnContext(ctx, "connection closed: its user has too many of them", "path", s.Path, "uid", of, "err", err, "left_out", omitted)
+			if omitted, ok := lines.Allow(time.Now()); ok && err != nil {
+				s.Logger.WarnContext(ctx, "connection closed: its user is unknown", "path", s.Path, "err", err, "left_out", omitted)
+			} else if ok {
+				s.Logger.WarnContext(ctx, "connection closed: its user has too many of them", "path", s.Path, "uid", of, "left_out", omitted)
 			}
 			_ = drop.Close()
 		}

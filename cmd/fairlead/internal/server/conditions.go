@@ -119,10 +119,14 @@ func unavailable(_ *Proxies, s *Sources, now time.Time) (out []Condition) {
 		if src.Reason == "" {
 			continue
 		}
-		out = append(out, Condition{
+		c := Condition{
 			Subject: src.Source, Text: fmt.Sprintf("source %s is %s for %s: %s", src.Source, src.State, lasting(now, src.Since), src.Reason),
 			Action: "make it readable for the server's user; what it said last stays in force until then",
-		})
+		}
+		if !src.Delivered { // policies included: hosts keep those that they have
+			c.Action = "make it readable for the server's user; this server has never read it, so nothing of it is in force at hosts that are new"
+		}
+		out = append(out, c)
 	}
 	return out
 }

@@ -210,8 +210,9 @@ func (s *Server) NotReady() []string {
 	}
 	for _, m := range status.Missing {
 		// The mesh is served without it by now, and no host loses anything: a team that makes its own
-		// directory unreadable must not take the server out of service for all.
-		if s.bound[m] != nil && status.Generation > 0 {
+		// directory unreadable must not take the server out of service for all. Consul's key-value
+		// store is nobody's alone.
+		if s.bound[m] != nil && m != kvSource && status.Generation > 0 {
 			continue
 		}
 		why = append(why, "source "+m+" has not delivered: "+s.whyMissing(m))
