@@ -95,6 +95,7 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul) error {
 	for _, rel := range slices.Sorted(maps.Keys(st.Values)) {
 		t.add(keyOptions(opts, st.Values[rel]), binding, kv.PathOf(store.Prefix()+"/"+rel), st.Values[rel].Content)
 	}
+	t.limitSources()
 	return nil
 }
 

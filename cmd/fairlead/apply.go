@@ -268,6 +268,8 @@ type changeCheck struct {
 // checkChange reports faults of a change, and faults elsewhere because of it, and whether the
 // change may be made.
 func checkChange(w io.Writer, before, after *tree, j changeCheck) (bool, error) {
+	before.limitSources()
+	after.limitSources()
 	known := map[string]bool{}
 	for _, x := range analyzeTree(before, j.settings) {
 		known[x.identity()] = true

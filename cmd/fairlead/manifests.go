@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/addresses"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -41,6 +42,8 @@ type tree struct {
 	// bound are the bindings of files of sources that are bound to namespaces, one
 	// for all files of a source.
 	bound map[*manifest.File]*mesh.Binding
+	// maxExpansion is what all objects of one such source may make after expansion.
+	maxExpansion int
 }
 
 // foreign are the hosts of others that sources which are bound to namespaces name, and what else they may not.
@@ -63,7 +66,7 @@ func (t *tree) boundNamespaces() []string {
 
 // clone is a tree to which other files can be added.
 func (t *tree) clone() *tree {
-	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, gateways: t.gateways, bound: maps.Clone(t.bound)}
+	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, gateways: t.gateways, bound: maps.Clone(t.bound), maxExpansion: t.maxExpansion}
 }
 
 // objects are all objects of the tree, in order.
@@ -87,7 +90,7 @@ func readTree(stdin io.Reader, paths []string, bound *boundFlags, allowed hostPa
 
 // treeOf is readTree for what rootsOf has read.
 func treeOf(stdin io.Reader, roots []files.Root, bound *boundFlags, allowed hostPathFlags) (*tree, error) {
-	t := &tree{}
+	t := &tree{maxExpansion: cmp.Or(bound.maxExpansion, lastgood.DefaultMaxExpansion)}
 	for _, root := range roots {
 		allowed.allow(&root)
 		binding := root.Binding()
@@ -107,6 +110,7 @@ func treeOf(stdin io.Reader, roots []files.Root, bound *boundFlags, allowed host
 			return nil, err
 		}
 	}
+	t.limitSources()
 	return t, nil
 }
 

@@ -56,8 +56,8 @@ the directory wins.`,
 			if err := bound.give(roots); err != nil {
 				return err
 			}
-			cfg.Roots, cfg.HostsOnly = roots, bound.hostsOnly
-			if err := errors.Join(catalog.hostPaths.check(roots, catalog.KVPrefix), checkServerFlags(cmd, cfg)); err != nil {
+			cfg.Roots, cfg.HostsOnly, cfg.MaxExpansion = roots, bound.hostsOnly, bound.maxExpansion
+			if err := errors.Join(bound.check(), catalog.hostPaths.check(roots, catalog.KVPrefix), checkServerFlags(cmd, cfg)); err != nil {
 				return err
 			}
 			log, levels, err := newLogger(cmd)

@@ -107,6 +107,7 @@ const (
 	SourceState  = "FL0305"
 	SourceDenies = "FL0308"
 	SourceCut    = "FL0309"
+	SourceExcess = "FL0311"
 )
 
 // Codes of directories of files.

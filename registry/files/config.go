@@ -140,6 +140,8 @@ type Config struct {
 	// MaxFiles bounds the files of the source, and its directories; more make
 	// it unavailable. 0 means 50,000.
 	MaxFiles int
+	// MaxExpansion bounds what all objects of the source make after expansion; 0 means no bound.
+	MaxExpansion int
 	// MaxFileSize bounds one file in bytes; a larger one is a fault. 0 means
 	// 16 MiB.
 	MaxFileSize int64

@@ -52,10 +52,11 @@ type target struct {
 }
 
 func newTree(cfg Config, roots []*root) *tree {
+	set := lastgood.NewSet(cfg.Name, lastgood.Words{Text: "file", Name: "path"})
+	set.LimitExpansion(cfg.MaxExpansion)
 	return &tree{
 		cfg: cfg, log: cfg.Logger, roots: roots,
-		files: map[string]*file{}, changes: map[string]*change{}, unread: map[string]error{},
-		set: lastgood.NewSet(cfg.Name, lastgood.Words{Text: "file", Name: "path"}),
+		files: map[string]*file{}, changes: map[string]*change{}, unread: map[string]error{}, set: set,
 	}
 }
 

@@ -43,6 +43,10 @@ type Object struct {
 	// Denial, if it is not nil, stands in place of a broken object that has no last good version.
 	// As an object that is not there, any version of the object in any text is preferred to it.
 	Denial *mesh.Fragment
+	// Expansion is what the object makes after expansion; see [manifest.Expansion].
+	Expansion int
+	// Refused stands in place of the object if its source makes too much; nil for most.
+	Refused *mesh.Fragment
 	// Over, if it is not nil, makes the object from what was in force of it before, nil or a
 	// fragment: an object of which some fields keep their last good values. It must be a pure
 	// function. Fragment and Hash are its result for nil.
@@ -62,7 +66,7 @@ func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	}
 	for _, o := range file.Objects {
 		d.Faults = append(d.Faults, o.NotInForce...)
-		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial(), Unbuilt: o.Unbuilt()}
+		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial(), Unbuilt: o.Unbuilt(), Expansion: o.Expansion().Count, Refused: o.Refused()}
 		if obj.Foreign = o.Foreign; o.Foreign || misnamed(o) {
 			obj.Key = mesh.Key{}
 		}
@@ -100,6 +104,8 @@ const (
 	CodeDenies manifest.Code = codes.SourceDenies
 	// CodeCut: a text lost its end, and what it lacks stays in force.
 	CodeCut manifest.Code = codes.SourceCut
+	// CodeExcess: the objects of the source make too much after expansion, and this one is refused.
+	CodeExcess manifest.Code = codes.SourceExcess
 	// CodeState: the state directory is damaged.
 	CodeState manifest.Code = codes.SourceState
 )

@@ -35,6 +35,11 @@ type Set struct {
 	// unsaved are the shards of the state directory to write.
 	unsaved map[int]bool
 	made    Assembly
+
+	// limit is what all objects may make after expansion, or zero; refused are objects that are
+	// not in force because of it.
+	limit   int
+	refused map[mesh.Key]Excess
 }
 
 // Assembly is the content of all texts together; immutable.
@@ -129,11 +134,7 @@ func (s *Set) touch(key mesh.Key) {
 	if _, known := s.touched[key]; known {
 		return
 	}
-	var piece *mesh.Fragment
-	if _, g, _ := s.definitions.winner(key); g != nil {
-		piece = g.Fragment
-	}
-	s.touched[key] = piece
+	s.touched[key] = s.inForce(key)
 }
 
 // Yield drops kept versions of objects that another text defines now. They do not come back if
@@ -163,12 +164,9 @@ func (s *Set) Yield() {
 // where texts changed. Equal texts give equal assemblies, whatever came before.
 func (s *Set) Assemble() Assembly {
 	var out, in []*mesh.Fragment
+	s.refuse()
 	for key, before := range s.touched {
-		_, g, _ := s.definitions.winner(key)
-		var now *mesh.Fragment
-		if g != nil {
-			now = g.Fragment
-		}
+		now := s.inForce(key)
 		if before == now {
 			continue
 		}
@@ -208,6 +206,7 @@ func (s *Set) collectFaults() {
 			}
 		}
 	}
+	s.made.Faults = append(s.made.Faults, s.excessFaults()...)
 	for key, list := range s.definitions.more {
 		s.made.Faults = append(s.made.Faults, s.definitions.twice(key, list, s.words.Name)...)
 	}

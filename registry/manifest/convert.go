@@ -86,6 +86,28 @@ func (o *Object) Denial() *mesh.Fragment {
 	return &mesh.Fragment{Unenforced: []*mesh.Unenforced{o.denial}}
 }
 
+// Refused is what stands in place of a valid object that is refused because its source has too much:
+// what a security policy selects denies every request. It is nil for all other objects.
+func (o *Object) Refused() *mesh.Fragment {
+	if !o.Valid || o.Meta.Kind == mesh.KindAuthorizationPolicy && o.dryRun() {
+		return nil
+	}
+	if a, is := o.Spec.(*security.AuthorizationPolicy); is && a.GetAction() == security.AuthorizationPolicy_AUDIT {
+		return nil
+	}
+	return o.unenforced()
+}
+
+// Refuse is the object as one that is not in force, because of a fault that others see in it.
+func (o *Object) Refuse(f Fault) *Object {
+	out := *o
+	if refused := o.Refused(); refused != nil {
+		out.denial = refused.Unenforced[0]
+	}
+	out.Valid, out.Spec, out.Faults = false, nil, append(slices.Clone(o.Faults), f)
+	return &out
+}
+
 // denial is the policy that [Object.Denial] returns, or nil. An object that is wrong in its kind,
 // name or namespace is none: somebody else may have the name, or the namespace. Where the
 // selector cannot be read, the policy is for its whole namespace.

@@ -56,6 +56,8 @@ func expansionOf(spec proto.Message) Expansion {
 			ports = max(ports, len(s.GetTrafficPolicy().GetPortLevelSettings()))
 		}
 		return product(factor{subsets, "subsets", "spec.subsets"}, factor{ports, "ports with settings", "spec.trafficPolicy.portLevelSettings"})
+	case *networking.WorkloadEntry: // services that select it count it
+		return product(factor{max(1, proto.Size(spec)/unitSize), "endpoints", "spec"})
 	default: // nothing in it is multiplied
 		return product(factor{max(valuesIn(spec.ProtoReflect()), proto.Size(spec)/unitSize), "values", "spec"})
 	}

@@ -34,10 +34,9 @@ type keyCache struct {
 }
 
 func newKeyCache(cfg Config, log *slog.Logger) *keyCache {
-	return &keyCache{
-		cfg: cfg, log: log, root: cfg.root(), unreadable: map[string]error{},
-		set: lastgood.NewSet(cfg.Name, lastgood.Words{Text: "key", Name: "key"}),
-	}
+	set := lastgood.NewSet(cfg.Name, lastgood.Words{Text: "key", Name: "key"})
+	set.LimitExpansion(cfg.MaxExpansion)
+	return &keyCache{cfg: cfg, log: log, root: cfg.root(), unreadable: map[string]error{}, set: set}
 }
 
 // restore takes what the state directory had of this prefix, and reports whether

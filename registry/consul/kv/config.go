@@ -53,6 +53,8 @@ type Config struct {
 	// MaxKeys bounds the manifests below the prefix; more make it unavailable. 0
 	// means 50,000.
 	MaxKeys int
+	// MaxExpansion bounds what all objects of the source make after expansion; 0 means no bound.
+	MaxExpansion int
 	// Decode reads the values; nil means package manifest.
 	Decode func(opts manifest.Options, path string, content []byte) lastgood.Decoded
 }
@@ -70,7 +72,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Decode == nil {
 		c.Decode = lastgood.Manifests
 	}
-	if c.RereadEvery < 0 || c.MaxKeys < 0 {
+	if c.RereadEvery < 0 || c.MaxKeys < 0 || c.MaxExpansion < 0 {
 		errs = append(errs, errors.New("kv: a limit is negative"))
 	}
 	c.Name = cmp.Or(c.Name, "consul-kv")

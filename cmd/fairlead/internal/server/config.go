@@ -118,6 +118,9 @@ type Config struct {
 	// HostsOnly says that bound sources had no hosts but those of their patterns before, either, so that
 	// no record of an earlier release counts. BindRoot says that one may be bound to the root namespace.
 	HostsOnly, BindRoot bool
+	// MaxExpansion bounds what all objects of a bound source make after expansion; 0 means the
+	// default of package lastgood.
+	MaxExpansion int
 	// AddressRange is the range of IPv4 addresses for hosts that have no addresses of their own;
 	// empty means the default of package addresses.
 	AddressRange string

@@ -190,6 +190,7 @@ func (s *Server) newCatalogs(context.Context) error {
 			return err
 		}
 		cfg.StateDir, cfg.AwaitDecision = s.cfg.StateDir, true
+		cfg.MaxExpansion = s.cfg.maxExpansion(cfg.Namespaces)
 		if s.catalogs.kv, err = kv.New(cfg); err != nil {
 			return fmt.Errorf("reading manifests from Consul (--consul-address, --consul-kv-prefix): %w", err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/analysis"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -54,7 +55,7 @@ func rootName(i int, path string) string {
 func (s *Server) newFiles(context.Context) error {
 	for i, r := range s.cfg.Roots {
 		src, err := files.New(files.Config{
-			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.settingsFiles(),
+			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.settingsFiles(), MaxExpansion: s.cfg.maxExpansion(r.Namespaces),
 			Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, LossAfter: s.cfg.LossAfter, AwaitDecision: true,
 		})
 		if err != nil {
@@ -92,6 +93,14 @@ func (s *Server) newFiles(context.Context) error {
 		s.immutable.closed = s.cfg.boundNamespaces()
 	}
 	return s.cfg.checkRoot(s.settings.Spec.GetRootNamespace())
+}
+
+// maxExpansion bounds a source that is bound to namespaces; those of others have no bound.
+func (c *Config) maxExpansion(namespaces []string) int {
+	if len(namespaces) == 0 {
+		return 0
+	}
+	return cmp.Or(c.MaxExpansion, lastgood.DefaultMaxExpansion)
 }
 
 // newNetworks makes the source of MeshNetworks. Until it has delivered, the mesh is not complete: a
