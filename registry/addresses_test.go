@@ -70,8 +70,8 @@ func (l *addressLoop) say(source string, hosts ...string) {
 // pass lets time pass, and what is due happen. What is to be saved is saved.
 func (l *addressLoop) pass(d time.Duration) {
 	l.now = l.now.Add(d)
-	l.publishDue(l.now)
-	l.publishDue(l.now.Add(time.Minute))
+	l.publishDue(l.t.Context(), l.now)
+	l.publishDue(l.t.Context(), l.now.Add(time.Minute))
 	select {
 	case record := <-l.r.places.next:
 		l.r.places.write(record)

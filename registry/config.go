@@ -120,6 +120,9 @@ type Config struct {
 	// ReleaseEmptyAfter is how long a source that became empty is held before
 	// it is applied; 0 means until a person releases it.
 	ReleaseEmptyAfter time.Duration
+
+	// merge makes snapshots; nil means [mesh.Merge].
+	merge func(mesh.Input) *mesh.Snapshot
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -144,6 +147,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.RemovalShare < 0 || c.RemovalFloor < 0 || c.DebounceAfter < 0 || c.DebounceMax < 0 || c.SourceWait < 0 ||
 		c.ConfirmAfter < 0 || c.RemovalWindow < 0 || c.ReleaseEmptyAfter < 0 {
 		errs = append(errs, errors.New("registry: a limit is negative"))
+	}
+	if c.merge == nil {
+		c.merge = mesh.Merge
 	}
 	c.DebounceAfter = cmp.Or(c.DebounceAfter, 100*time.Millisecond)
 	c.DebounceMax = cmp.Or(c.DebounceMax, 10*time.Second)

@@ -73,8 +73,8 @@ func (l *tenantLoop) say(source string, hosts ...string) {
 // pass lets time pass, and what is due happen.
 func (l *tenantLoop) pass(d time.Duration) {
 	l.now = l.now.Add(d)
-	l.publishDue(l.now)
-	l.publishDue(l.now.Add(time.Minute))
+	l.publishDue(l.t.Context(), l.now)
+	l.publishDue(l.t.Context(), l.now.Add(time.Minute))
 	select {
 	case list := <-l.r.granted.next:
 		l.r.granted.write(list)

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -223,7 +224,7 @@ func (l *loop) next(now time.Time) time.Time {
 func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
 
 // publishDue publishes if it is time to.
-func (l *loop) publishDue(now time.Time) {
+func (l *loop) publishDue(ctx context.Context, now time.Time) {
 	prev := l.r.Snapshot()
 	waiting := l.awaitKeys(now)
 	waiting = l.awaitNames(now) || waiting
@@ -238,13 +239,13 @@ func (l *loop) publishDue(now time.Time) {
 		if waiting || !slices.ContainsFunc(l.sources, (*source).gaveSomething) {
 			return // an empty mesh is no better than none
 		}
-		l.publish(true, missing, now)
+		l.publish(ctx, true, missing, now)
 	case prev == nil && waiting:
 	case prev == nil, prev.Incomplete && len(missing) < len(prev.Missing) && !waiting:
-		l.publish(true, missing, now)
+		l.publish(ctx, true, missing, now)
 	default:
 		if at, config := l.pushes.due(); !at.IsZero() && !at.After(now) {
-			l.publish(config, missing, now)
+			l.publish(ctx, config, missing, now)
 		}
 	}
 }
@@ -262,7 +263,8 @@ func (l *loop) logMissing(missing []string) {
 }
 
 // publish merges the sources. Without config, debounced changes are not included.
-func (l *loop) publish(config bool, missing []string, now time.Time) {
+// It does nothing if ctx ends before they are merged.
+func (l *loop) publish(ctx context.Context, config bool, missing []string, now time.Time) {
 	fragments := make([]*mesh.Fragment, len(l.sources))
 	for i, s := range l.sources {
 		if !slices.Contains(missing, s.name) {
@@ -280,12 +282,15 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	}
 	l.grants.take(in)
 	in.Grants = l.grants.current
-	next := mesh.Merge(in)
+	next := l.mergeInputs(ctx, in, now)
+	if next == nil {
+		return
+	}
 	l.grants.open = next.OpenGrants()
 	l.pushes.pushed(config, now)
 	l.logConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
-		l.log.Info("all sources loaded", "services", len(next.Services), "workloads", len(next.Workloads))
+		l.log.InfoContext(ctx, "all sources loaded", "services", len(next.Services), "workloads", len(next.Workloads))
 	}
 	l.published = time.Now()
 	l.merge = l.published.Sub(now)

@@ -33,6 +33,8 @@ type Registry struct {
 	snapshot atomic.Pointer[mesh.Snapshot]
 	status   atomic.Pointer[Status]
 	running  atomic.Bool
+	// slow is the merge that runs, or the last one, if it took more than slowMerge; or nil.
+	slow atomic.Pointer[SlowMerge]
 
 	mu          sync.Mutex // guards the following field
 	subscribers map[chan struct{}]bool
@@ -66,6 +68,7 @@ func (r *Registry) Snapshot() *mesh.Snapshot { return r.snapshot.Load() }
 // Status is the latest state of the registry.
 func (r *Registry) Status() Status {
 	st := *r.status.Load()
+	st.SlowMerge = r.slow.Load()
 	if r.granted != nil {
 		st.GrantsUnsaved = r.granted.why()
 	}
@@ -206,7 +209,7 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 		case <-wake.C:
 		}
 		now := time.Now()
-		l.publishDue(now)
+		l.publishDue(ctx, now)
 		if at := l.next(now); at.IsZero() {
 			wake.Stop()
 		} else {

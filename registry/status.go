@@ -23,6 +23,9 @@ type Status struct {
 	// Published is when it was published, and Merge how long it took to make.
 	Published time.Time
 	Merge     time.Duration
+	// SlowMerge is the merge that runs, or the last one, if it takes or took more than a second;
+	// or nil.
+	SlowMerge *SlowMerge
 	// Compared counts the objects that differed between two readings of a source,
 	// Merged those that differed between two snapshots by themselves or by what is
 	// reported of their health, both since the start. What did not change is in

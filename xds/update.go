@@ -267,7 +267,23 @@ func (s *Server) announce(ctx context.Context, now time.Time) {
 		r.observe()
 	}
 	before := s.Work()
-	e.Prepare()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.Prepare()
+		updateAll(ctx, conns, func(c *conn) bool { return c.update(e, now, r) })
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done(): // nobody waits for the view that is being built; the goroutines end with it
+		return
+	}
+	s.updatedTo.Store(snap.Generation)
+	r.allUpdated(s.Work().since(before))
+}
+
+// updateAll updates connections, in as many goroutines as there are processors, until ctx is done.
+func updateAll(ctx context.Context, conns []*conn, update func(*conn) bool) {
 	workers := max(1, min(runtime.GOMAXPROCS(0), len(conns)/minProxiesPerWorker))
 	var (
 		next atomic.Int64
@@ -280,15 +296,13 @@ func (s *Server) announce(ctx context.Context, now time.Time) {
 				if i >= len(conns) {
 					return
 				}
-				if conns[i].update(e, now, r) {
+				if update(conns[i]) {
 					conns[i].wake()
 				}
 			}
 		})
 	}
 	wg.Wait()
-	s.updatedTo.Store(snap.Generation)
-	r.allUpdated(s.Work().since(before))
 }
 
 // minProxiesPerWorker is how many proxies are worth a goroutine.

@@ -44,6 +44,7 @@ type ruleOf struct {
 func rules() []ruleOf {
 	return slices.Concat([]ruleOf{
 		{"not-ready", notReady},
+		{"slow-merge", slowMerges},
 		{"clock", wrongClock},
 		{"source-unavailable", unavailable},
 		{"source-stale", stale},
@@ -105,6 +106,27 @@ func lines(subject string, list []string, action string) (out []Condition) {
 
 func notReady(_ *Proxies, s *Sources, _ time.Time) []Condition {
 	return lines("server", s.NotReady, "repair what the reason names, or look at the server's log; hosts keep their last configuration until it is ready")
+}
+
+// slowMergeAfter is how long a merge of the sources may take until that is a condition: all changes wait
+// for it.
+const slowMergeAfter = 10 * time.Second
+
+func slowMerges(_ *Proxies, s *Sources, now time.Time) []Condition {
+	m := s.Registry.SlowMerge
+	if m == nil || m.Lasted(now) < slowMergeAfter {
+		return nil
+	}
+	text := "merging the sources takes since " + m.Lasted(now).Round(time.Second).String() + ", and all changes wait"
+	if m.Took > 0 {
+		text = "the last merge of the sources took " + m.Took.Round(time.Second).String()
+	}
+	var most []string
+	for _, in := range m.Inputs {
+		most = append(most, in.String())
+	}
+	return lines("server", []string{text + "; the largest sources are " + strings.Join(most, "; ")},
+		"make the largest objects smaller (hosts × ports × endpoints), or bind their directory to namespaces, so that --max-expansion limits it; proxies keep their configuration, and the merge counts when it is done")
 }
 
 func wrongClock(_ *Proxies, s *Sources, _ time.Time) []Condition {

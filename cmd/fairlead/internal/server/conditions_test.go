@@ -41,7 +41,13 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 	at := &mesh.Origin{Path: "a.yaml", Line: 2, Column: 1}
 	return map[string][]func(*Proxies, *Sources){
 		"not-ready": {func(_ *Proxies, s *Sources) { s.NotReady = []string{"source files has not delivered"} }},
-		"clock":     {func(_ *Proxies, s *Sources) { s.Clock = []string{"signing is on hold"} }},
+		"slow-merge": {
+			func(_ *Proxies, s *Sources) {
+				s.Registry.SlowMerge = &registry.SlowMerge{Began: now.Add(-11 * time.Second), Inputs: []registry.MergeInput{{Source: "evil", Objects: 1}}}
+			},
+			func(_ *Proxies, s *Sources) { s.Registry.SlowMerge = &registry.SlowMerge{Took: 11 * time.Second} },
+		},
+		"clock": {func(_ *Proxies, s *Sources) { s.Clock = []string{"signing is on hold"} }},
 		"source-unavailable": {
 			source(func(st *files.Status) { st.State, st.Reason = lastgood.Unavailable, "permission denied" }),
 			source(func(st *files.Status) { // which is said once

@@ -206,7 +206,11 @@ func (s *Server) NotReady() []string {
 	var why []string
 	status := s.registry.Status()
 	if status.Generation == 0 {
-		why = append(why, "nothing has been published yet")
+		text := "nothing has been published yet"
+		if m := status.SlowMerge; m != nil {
+			text += fmt.Sprintf(": merging the sources takes since %s", m.Lasted(time.Now()).Round(time.Second))
+		}
+		why = append(why, text)
 	}
 	for _, m := range status.Missing {
 		// The mesh is served without it by now, and no host loses anything: a team that makes its own
@@ -255,6 +259,7 @@ func (s *Server) remarks() []string {
 func (s *Server) Run(ctx context.Context) error {
 	s.cfg.Logger.InfoContext(ctx, "control plane starting", "address", s.listener.Addr().String(), "advertise", s.advertise,
 		"spiffe_id", s.authority.TrustDomain().IDString(), "http", s.admin.Address())
+	process := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.keys.Run(ctx) })
 	g.Go(func() error { return s.names.Run(ctx) })
@@ -277,9 +282,35 @@ func (s *Server) Run(ctx context.Context) error {
 		s.cfg.Logger.InfoContext(ctx, "control plane stopping", "reason", context.Cause(ctx))
 		return nil
 	})
-	err := errors.Join(g.Wait(), s.authority.Close())
+	err := errors.Join(s.wait(process, ctx, g), s.authority.Close())
 	s.cfg.Logger.InfoContext(ctx, "control plane stopped", "took", time.Since(ending).Round(time.Millisecond).String())
 	return err
+}
+
+// stopWithin is how long the end of the process waits for its parts. They end at once, but for one
+// that is computing, such as a view or the objects of a large file: nobody needs what it makes, and
+// a supervisor that waits would kill the process later. Everything on disk is written atomically.
+const stopWithin = 1500 * time.Millisecond
+
+// wait waits for the parts of the process, whose context is ctx.
+func (s *Server) wait(process, ctx context.Context, g *errgroup.Group) error {
+	ended := make(chan error, 1)
+	go func() { ended <- g.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(stopWithin):
+		s.cfg.Logger.WarnContext(ctx, "a part of the process is still computing: the process ends without it", "lasted", stopWithin.String())
+		if process.Err() == nil {
+			return context.Cause(ctx) // of the part that failed
+		}
+		return nil
+	}
 }
 
 // serveGRPC lets nobody in before there is a whole mesh to serve: a restarting

@@ -1,0 +1,109 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// slowMerges starts a registry of two sources whose merges take as long as a test says.
+func slowMerges(t *testing.T, takes *time.Duration) (r *Registry, sources []*fakeSource, log *bytes.Buffer, end func() error) {
+	t.Helper()
+	log = &bytes.Buffer{}
+	sources = []*fakeSource{newFakeSource("files"), newFakeSource("evil")}
+	r, err := New(Config{
+		Logger: slog.New(slog.NewTextHandler(log, nil)), Fallback: fallback(), Sources: []Source{sources[0], sources[1]},
+		merge: func(in mesh.Input) *mesh.Snapshot {
+			<-time.After(*takes)
+			return mesh.Merge(in)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return r, sources, log, func() error {
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			return err
+		default:
+			return context.DeadlineExceeded
+		}
+	}
+}
+
+func evilFragment(endpoints int) *mesh.Fragment {
+	svc := service("evil", "a", "evil")
+	for range endpoints {
+		svc.Inline = append(svc.Inline, &mesh.Workload{Meta: mesh.Meta{Key: mesh.Key{Kind: mesh.KindWorkloadEntry, Namespace: "evil"}}, Address: "10.0.0.1"})
+	}
+	return &mesh.Fragment{Source: "evil", Services: []*mesh.Service{svc}}
+}
+
+// TestMergeEndsWithItsContext ends a registry during a merge of an hour: it does not wait.
+func TestMergeEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		takes := time.Hour
+		r, sources, _, end := slowMerges(t, &takes)
+		sources[0].say(&mesh.Fragment{Source: "files"})
+		sources[1].say(evilFragment(1))
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if m := r.Status().SlowMerge; m == nil || m.Took != 0 || m.Lasted(time.Now()) < 50*time.Second {
+			t.Errorf("the status has the slow merge %+v", m)
+		}
+		if err := end(); err != nil {
+			t.Errorf("Run: %v; want it to end at once", err)
+		}
+		if r.Snapshot() != nil {
+			t.Error("something was published")
+		}
+		<-time.After(takes) // the abandoned merge
+	})
+}
+
+// TestSlowMergeIsReported merges for 12 s: it is logged while it runs, with the largest source, and
+// stays in the status until a merge is fast again. What it merges is in force.
+func TestSlowMergeIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		takes := 12 * time.Second
+		r, sources, log, end := slowMerges(t, &takes)
+		sources[0].say(&mesh.Fragment{Source: "files"})
+		sources[1].say(evilFragment(500))
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		if !strings.Contains(log.String(), "merging the sources is slow") || !strings.Contains(log.String(), "evil: 1 objects, 500 endpoints, most in ServiceEntry evil/a") {
+			t.Errorf("after 2 s the log has %s", log)
+		}
+		<-time.After(20 * time.Second)
+		synctest.Wait()
+		if m := r.Status().SlowMerge; m == nil || m.Took < 12*time.Second || r.Snapshot() == nil || len(r.Snapshot().Services) != 1 {
+			t.Fatalf("the status has the slow merge %+v", m)
+		}
+		if !strings.Contains(log.String(), "slow merge of the sources is done") {
+			t.Errorf("the log has %s", log)
+		}
+		takes = time.Millisecond
+		sources[1].say(evilFragment(501))
+		<-time.After(20 * time.Second)
+		synctest.Wait()
+		if m := r.Status().SlowMerge; m != nil || len(r.Snapshot().Services[0].Inline) != 501 {
+			t.Errorf("after a fast merge the status has the slow merge %+v", m)
+		}
+		if err := end(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
