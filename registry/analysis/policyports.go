@@ -23,6 +23,8 @@ type inboundIndex struct {
 	inline map[address][]inlinePort
 	at     map[address][]*workload
 	known  map[*workload]*portFacts
+	// shared are the ports that services have at an address, found out once for all workloads there.
+	shared map[address]*portFacts
 }
 
 // address is one of a namespace.
@@ -69,6 +71,7 @@ func newInboundIndex(w *meshIndex) *inboundIndex {
 	x := &inboundIndex{
 		services: map[string]*bySelector[*service]{}, sidecars: map[string]*bySelector[*networking.Sidecar]{},
 		inline: map[address][]inlinePort{}, at: map[address][]*workload{}, known: map[*workload]*portFacts{},
+		shared: map[address]*portFacts{},
 	}
 	for _, s := range w.services {
 		ns := s.object.Meta.Namespace
@@ -112,11 +115,22 @@ func (w *meshIndex) portsOf(x *workload) *portFacts {
 		}
 		return f
 	}
+	f = w.portsAt(x)
+	w.inbound.known[x] = f
+	return f
+}
+
+// portsAt are the ports that services have at the address of a workload. All workloads there
+// have the same.
+func (w *meshIndex) portsAt(x *workload) *portFacts {
 	at := address{x.object.Meta.Namespace, x.spec.GetAddress()}
 	beside := w.inbound.at[at]
 	if len(beside) == 0 {
 		beside = []*workload{x}
+	} else if f := w.inbound.shared[at]; f != nil {
+		return f
 	}
+	f := newPortFacts()
 	for _, y := range beside {
 		for p := range w.servicePorts(y) {
 			f.add(targetPort(p, y.spec), p.GetProtocol(), x)
@@ -124,6 +138,9 @@ func (w *meshIndex) portsOf(x *workload) *portFacts {
 	}
 	for _, i := range w.inbound.inline[at] {
 		f.add(targetPort(i.port, i.endpoint), i.port.GetProtocol(), x)
+	}
+	if len(w.inbound.at[at]) > 0 {
+		w.inbound.shared[at] = f
 	}
 	return f
 }
@@ -168,8 +185,13 @@ func (w *meshIndex) portsOfAll(s *selection) *portFacts {
 	all := newPortFacts()
 	s.facts.ports = all
 	all.unknown = !s.sure || w.in.OtherSources || len(s.workloads) == 0
+	seen := map[*portFacts]bool{}
 	for _, x := range s.workloads {
 		f := w.portsOf(x)
+		if seen[f] {
+			continue
+		}
+		seen[f] = true
 		all.unknown = all.unknown || f.unknown || len(f.tcp)+len(f.other) == 0
 		for n := range f.other {
 			all.other[n] = true
