@@ -18,6 +18,16 @@ const (
 	codeIngressTLS = codes.IngressTLS
 )
 
+// maxJudgedAt is how many different workloads of one address are judged: the proxy of each has the
+// services of all of them.
+const maxJudgedAt = 32
+
+// verdict is what was found for a workload, and for all whose proxies differ in nothing but the name.
+type verdict struct {
+	cannot  bool
+	sidecar *mesh.Sidecar
+}
+
 // cannotCall finds the workloads whose proxies nothing can call through: it makes the view of
 // each, as a server does for an agent of this release. Workloads of one Sidecar are one finding.
 func cannotCall(s *mesh.Snapshot) (findings []finding) {
@@ -25,8 +35,19 @@ func cannotCall(s *mesh.Snapshot) (findings []finding) {
 	index := settings.NewIndex(s)
 	var order []*mesh.Meta
 	found := map[*mesh.Meta][]string{}
+	known, judged := map[string]verdict{}, map[string]int{}
 	for _, w := range s.Workloads {
-		cannot, sidecar := index.Build(proxyOf(s, w, view.Sidecar, view.InterceptNone)).CannotCall(s)
+		proxy := proxyOf(s, w, view.Sidecar, view.InterceptNone)
+		alike := proxy
+		alike.ID = ""
+		key := fmt.Sprintf("%s %+v", w.Namespace, alike)
+		v, is := known[key]
+		if place := w.Namespace + " " + w.Address; !is && judged[place] < maxJudgedAt {
+			judged[place]++
+			v.cannot, v.sidecar = index.Build(proxy).CannotCall(s)
+			known[key] = v
+		}
+		cannot, sidecar := v.cannot, v.sidecar
 		if !cannot {
 			continue
 		}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/race"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// worstCase writes n times the same sort of thing.
+type worstCase struct {
+	name string
+	// n is a size that takes long enough to be measured.
+	n    int
+	text func(n int) string
+}
+
+// istioObject writes one object.
+func istioObject(apiVersion, kind string, i int, spec string) string {
+	return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: x%05d, namespace: evil, labels: {app: a}}\nspec:\n%s\n---\n", apiVersion, kind, i, spec)
+}
+
+// repeated joins n texts.
+func repeated(n int, one func(i int) string) string {
+	var s strings.Builder
+	for i := range n {
+		s.WriteString(one(i))
+	}
+	return s.String()
+}
+
+// objects are n objects of a kind.
+func objects(apiVersion, kind string, spec func(i int) string) func(n int) string {
+	return func(n int) string {
+		return repeated(n, func(i int) string { return istioObject(apiVersion, kind, i, spec(i)) })
+	}
+}
+
+// oneObject is one object with n items below some lines.
+func oneObject(apiVersion, kind, spec string, item func(i int) string) func(n int) string {
+	return func(n int) string { return istioObject(apiVersion, kind, 0, spec+repeated(n, item)) }
+}
+
+const (
+	networkingV1 = "networking.istio.io/v1"
+	securityV1   = "security.istio.io/v1"
+	telemetryV1  = "telemetry.istio.io/v1"
+	extensionsV1 = "extensions.istio.io/v1alpha1"
+	httpPort     = "  ports: [{name: http, number: 80, protocol: HTTP}]\n  resolution: STATIC\n"
+	tcpPort      = "  ports: [{name: tcp, number: 3306, protocol: TCP}]\n  resolution: STATIC\n"
+	selecting    = "  selector: {matchLabels: {app: a}}\n"
+)
+
+func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", 1+i>>16, i>>8&255, i&255) }
+
+// worstCases are, for each kind, objects that name the same, or what overlaps, many times, and
+// that have much of everything.
+func worstCases() map[mesh.Kind][]worstCase {
+	same := func(spec string) func(int) string { return func(int) string { return spec } }
+	format := func(f string) func(int) string { return func(i int) string { return fmt.Sprintf(f, i) } }
+	regex := strings.Repeat("(a|b[c-e]+)", 20)
+	nested := func(i int) string { return strings.Repeat("w.", i%100) + fmt.Sprintf("g%d.evil.test", i/100) }
+	workloads := objects(networkingV1, "WorkloadEntry", same("  address: 10.0.0.1\n  serviceAccount: a"))
+	service := istioObject(networkingV1, "ServiceEntry", 99999, "  hosts: [s.evil.test]\n  workloadSelector: {labels: {app: a}}\n"+httpPort)
+	return map[mesh.Kind][]worstCase{
+		mesh.KindServiceEntry: {
+			{"endpoints", 2000, oneObject(networkingV1, "ServiceEntry", "  hosts: [a.evil.test, b.evil.test, c.evil.test, d.evil.test]\n"+httpPort+"  endpoints:\n", func(i int) string { return "  - {address: " + address(i) + "}\n" })},
+			{"hosts", 600, objects(networkingV1, "ServiceEntry", func(i int) string {
+				return fmt.Sprintf("  hosts: [h%d.evil.test]\n", i) + httpPort + "  endpoints: [{address: 10.0.0.1}]"
+			})},
+			{"one-host", 600, objects(networkingV1, "ServiceEntry", same("  hosts: [h.evil.test]\n"+httpPort+"  endpoints: [{address: 10.0.0.1}]"))},
+			{"wildcards", 600, objects(networkingV1, "ServiceEntry", func(i int) string {
+				return fmt.Sprintf("  hosts: ['*.%s']\n", nested(i)) + httpPort + "  endpoints: [{address: 10.0.0.1}]"
+			})},
+			{"addresses", 600, objects(networkingV1, "ServiceEntry", func(i int) string {
+				return fmt.Sprintf("  hosts: [h%d.evil.test]\n  addresses: [%s, 10.0.0.0/9]\n", i, address(i)) + tcpPort + "  endpoints: [{address: 10.0.0.1}]"
+			})},
+		},
+		mesh.KindWorkloadEntry: {
+			{"one-address", 1500, workloads},
+			{"one-address-selected", 1500, func(n int) string { return workloads(n) + service }},
+			{"labels", 1500, func(n int) string {
+				return repeated(n, func(i int) string {
+					return istioObject(networkingV1, "WorkloadEntry", i, fmt.Sprintf("  address: %s\n  labels: {app: a, x%d: a}", address(i), i%50))
+				}) + service
+			}},
+		},
+		mesh.KindWorkloadGroup: {{"same", 1000, objects(networkingV1, "WorkloadGroup", same("  metadata: {labels: {app: a}}\n  template: {serviceAccount: a}"))}},
+		mesh.KindVirtualService: {
+			{"one-host", 600, objects(networkingV1, "VirtualService", same("  hosts: [s.evil.test]\n  http: [{route: [{destination: {host: s.evil.test}}]}]"))},
+			{"routes", 1000, oneObject(networkingV1, "VirtualService", "  hosts: [s.evil.test]\n  http:\n", func(i int) string {
+				return fmt.Sprintf("  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: {host: s.evil.test}}]\n", i)
+			})},
+			{"regex", 300, oneObject(networkingV1, "VirtualService", "  hosts: [s.evil.test]\n  http:\n", func(i int) string {
+				return fmt.Sprintf("  - match: [{uri: {regex: '/%d%s'}}]\n    route: [{destination: {host: s.evil.test}}]\n", i, regex)
+			})},
+			{"wildcards", 600, objects(networkingV1, "VirtualService", func(i int) string {
+				return fmt.Sprintf("  hosts: ['*.%s']\n  http: [{route: [{destination: {host: s.evil.test}}]}]", nested(i))
+			})},
+		},
+		mesh.KindDestinationRule: {
+			{"one-host", 1000, objects(networkingV1, "DestinationRule", same("  host: s.evil.test"))},
+			{"subsets", 1000, oneObject(networkingV1, "DestinationRule", "  host: s.evil.test\n  subsets:\n", format("  - {name: v%[1]d, labels: {version: v%[1]d}}\n"))},
+			{"wildcards", 1000, objects(networkingV1, "DestinationRule", func(i int) string { return fmt.Sprintf("  host: '*.%s'", nested(i)) })},
+		},
+		mesh.KindGateway: {
+			{"same", 500, objects(networkingV1, "Gateway", same("  selector: {app: a}\n  servers: [{hosts: ['*.evil.test'], port: {name: http, number: 80, protocol: HTTP}}]"))},
+			{"hosts", 1000, oneObject(networkingV1, "Gateway", "  selector: {app: a}\n  servers:\n  - port: {name: http, number: 80, protocol: HTTP}\n    hosts:\n", format("    - h%d.evil.test\n"))},
+		},
+		mesh.KindSidecar: {
+			{"same", 1000, objects(networkingV1, "Sidecar", same("  workloadSelector: {labels: {app: a}}\n  egress: [{hosts: ['./*']}]"))},
+			{"hosts", 5000, oneObject(networkingV1, "Sidecar", "  egress:\n  - hosts:\n", format("    - ./h%d.evil.test\n"))},
+		},
+		mesh.KindPeerAuthentication: {
+			{"same", 1000, objects(securityV1, "PeerAuthentication", same(selecting+"  mtls: {mode: STRICT}"))},
+			{"ports", 1000, oneObject(securityV1, "PeerAuthentication", selecting+"  portLevelMtls:\n", func(i int) string { return fmt.Sprintf("    %d: {mode: STRICT}\n", i+1) })},
+		},
+		mesh.KindRequestAuthentication: {
+			{"same", 1000, objects(securityV1, "RequestAuthentication", same(selecting+"  jwtRules: [{issuer: a, jwks: '{\"keys\":[]}'}]"))},
+			{"rules", 500, oneObject(securityV1, "RequestAuthentication", selecting+"  jwtRules:\n", format("  - {issuer: a%d, jwks: '{\"keys\":[]}'}\n"))},
+		},
+		mesh.KindAuthorizationPolicy: {
+			{"same", 1000, objects(securityV1, "AuthorizationPolicy", same(selecting+"  rules: [{to: [{operation: {paths: [/a]}}]}]"))},
+			{"values", 2000, oneObject(securityV1, "AuthorizationPolicy", selecting+"  rules:\n  - to:\n    - operation:\n        paths:\n", format("        - /%d\n"))},
+			{"rules", 500, oneObject(securityV1, "AuthorizationPolicy", selecting+"  rules:\n", format("  - {from: [{source: {principals: ['a/ns/b/sa/c%d']}}], to: [{operation: {paths: ['/a*']}}]}\n"))},
+		},
+		mesh.KindTelemetry:        {{"same", 1000, objects(telemetryV1, "Telemetry", same(selecting+"  accessLogging: [{disabled: true}]"))}},
+		mesh.KindProxyConfig:      {{"same", 1000, objects("networking.istio.io/v1beta1", "ProxyConfig", same(selecting+"  concurrency: 2"))}},
+		mesh.KindEnvoyFilter:      {{"same", 1000, objects("networking.istio.io/v1alpha3", "EnvoyFilter", same("  workloadSelector: {labels: {app: a}}"))}},
+		mesh.KindWasmPlugin:       {{"same", 1000, objects(extensionsV1, "WasmPlugin", same(selecting+"  url: https://a.test/a.wasm"))}},
+		mesh.KindTrafficExtension: {{"same", 1000, objects(extensionsV1, "TrafficExtension", same(selecting+"  lua: {inlineCode: 'x'}"))}},
+	}
+}
+
+// readWhole does with a bound directory what the server and the commands do: it reads, judges and
+// merges, and makes the configuration of a proxy beside a workload of the directory. It returns
+// the CPU time of the thread.
+func readWhole(t *testing.T, dir string) time.Duration {
+	t.Helper()
+	runtime.GC()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &u); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
+	tree, err := readTree(nil, []string{dir + "=evil"}, &boundFlags{}, hostPathFlags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := manifest.DefaultMeshConfig()
+	analyzeTree(tree, settings)
+	snapshot := tree.snapshot(settings)
+	proxy := view.Proxy{
+		Type: view.Sidecar, Interception: view.InterceptRedirect, ID: "sidecar~10.0.0.1~x.evil~evil.svc.cluster.local", Addresses: []string{"10.0.0.1"},
+		ServiceAccount: mesh.ServiceAccount{Namespace: "evil", Name: "a"}, Labels: map[string]string{"app": "a"},
+	}
+	for part := range (&view.Settings{}).NewIndex(snapshot).Build(proxy).Parts() {
+		envoy.Build(part)
+	}
+	return used() - before
+}
+
+// TestTwiceTheInputCostsTwiceTheWork doubles worst cases of every kind: with work that is near
+// linear, that costs at most 2.5 times the CPU time. A quadratic step costs four times.
+func TestTwiceTheInputCostsTwiceTheWork(t *testing.T) {
+	race.SkipSequential(t)
+	cases := worstCases()
+	kinds := slices.Sorted(maps.Keys(manifest.InForce()))
+	for kind := range cases {
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind) // read, and not in force
+		}
+	}
+	for _, kind := range kinds {
+		if kind == mesh.KindMeshConfig || kind == mesh.KindMeshNetworks || manifest.NewSpec(kind) == nil {
+			continue // of no tenant
+		}
+		if len(cases[kind]) == 0 {
+			t.Errorf("%s: there is no worst case", kind)
+		}
+		for _, c := range cases[kind] {
+			t.Run(string(kind)+"_"+c.name, func(t *testing.T) {
+				dir := t.TempDir()
+				for name, n := range map[string]int{"once": c.n, "twice": 2 * c.n} {
+					if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.WriteFile(filepath.Join(dir, name, "a.yaml"), []byte(c.text(n)), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if testing.Short() { // it says only that all of it can be read
+					readWhole(t, filepath.Join(dir, "once"))
+					return
+				}
+				const runs, most = 6, 2.5
+				var ratios []float64
+				good := 0
+				for len(ratios) < runs && good <= runs/2 {
+					once, twice := readWhole(t, filepath.Join(dir, "once")), readWhole(t, filepath.Join(dir, "twice"))
+					ratios = append(ratios, float64(twice)/float64(max(once, time.Millisecond)))
+					if ratios[len(ratios)-1] <= most {
+						good++
+					}
+				}
+				if good <= runs/2 {
+					t.Errorf("twice the input costs %.1f times the CPU time", ratios)
+				}
+			})
+		}
+	}
+}
