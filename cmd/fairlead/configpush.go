@@ -177,7 +177,7 @@ func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	if err != nil {
 		return false, err
 	}
-	binding := files.Root{Namespaces: t.opts.Namespaces, Hosts: hosts, Credentials: f.catalog.hostPaths.credentials.keys()}.Binding()
+	binding := files.Root{Namespaces: t.opts.Namespaces, Hosts: hosts, Credentials: f.catalog.hostPaths.credentials.keys(), RoutesOnly: f.catalog.hostPaths.routesOnly}.Binding()
 	if err := before.checkOverlap(binding); err != nil {
 		return false, err
 	}

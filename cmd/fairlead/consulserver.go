@@ -83,6 +83,7 @@ func (f *catalogFlags) read(cmd *cobra.Command, log *slog.Logger) (server.Consul
 	}
 	out := f.Consul
 	out.KVUnixSockets, out.KVFiles, out.KVLocalAddresses = f.hostPaths.unixSockets.keys(), f.hostPaths.files.keys(), f.hostPaths.localAddresses.keys()
+	out.KVRoutesOnly = f.hostPaths.routesOnly
 	out.KVCredentials = f.hostPaths.credentials.keys()
 	var errs []error
 	var err error

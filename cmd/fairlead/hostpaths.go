@@ -29,6 +29,8 @@ type hostPathFlags struct {
 	unixSockets, files, localAddresses sourcesFlag
 	// credentials are those that hosts of other namespaces use for a source.
 	credentials sourceValuesFlag
+	// routesOnly limits what gateways of other namespaces do for all bound sources.
+	routesOnly bool
 }
 
 func (f *hostPathFlags) add(fl *pflag.FlagSet) {
@@ -45,12 +47,13 @@ func (f *hostPathFlags) add(fl *pflag.FlagSet) {
 	}
 	fl.StringArrayVar((*[]string)(&f.credentials), configCredentials, nil,
 		"DIR=NAME,…: credentialNames that DestinationRules of a bound directory, or of consul-kv, may have gateways of other namespaces present; may be repeated. Gateways of the own namespace use every credential of their hosts")
+	fl.BoolVar(&f.routesOnly, "config-routes-only", false, "gateways of other namespaces follow routes of bound directories and keys only to services of their own namespaces, of unbound sources and of Consul, and to those that name the namespace in exportTo; by default others are a warning (FL0233)")
 }
 
 // allow notes what the objects of a directory may name.
 func (f *hostPathFlags) allow(root *files.Root) {
 	root.UnixSockets, root.Files, root.LocalAddresses = f.unixSockets.dir(root.Path), f.files.dir(root.Path), f.localAddresses.dir(root.Path)
-	root.Credentials = f.credentials.dir(root.Path)
+	root.Credentials, root.RoutesOnly = f.credentials.dir(root.Path), f.routesOnly
 }
 
 // check refuses what allows nothing: a slip in the name would be found out when an

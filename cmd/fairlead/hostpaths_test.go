@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -92,6 +95,58 @@ func TestCredentialsOfBoundDirectories(t *testing.T) {
 	} {
 		_, out, more := cli(t, c.args...)
 		if out += more; c.refused != "" && !strings.Contains(out, c.refused) || c.refused == "" && strings.Contains(out, "FL0232") {
+			t.Errorf("%q says %s", c.args, out)
+		}
+	}
+}
+
+// TestTablesAndRoutesOfBoundDirectories: the commands that judge for the server say what is refused to a bound
+// directory, and of a directory that is bound to nothing they say nothing.
+func TestTablesAndRoutesOfBoundDirectories(t *testing.T) {
+	t.Parallel()
+	const rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: shop}\n" +
+		"spec:\n  host: a.shop.internal\n  trafficPolicy:\n    loadBalancer:\n      consistentHash: {useSourceIp: true, ringHash: {minimumRingSize: %s}}\n  subsets: [%s]\n---\n"
+	dirs := tenantDirs(t, map[string]string{
+		"large": fmt.Sprintf(rule, "65538", ""),
+		"many":  entry("shop", "a", "a.shop.internal", "10.0.0.1", "") + fmt.Sprintf(rule, "65537", strings.TrimSuffix(strings.Repeat("{name: v%d}, ", 15), ", ")),
+		"shop": entry("shop", "a", "a.shop.internal", "10.0.0.1", "") +
+			"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r, namespace: shop}\nspec:\n  hosts: [a.shop.internal]\n  gateways: [edge/shared]\n" +
+			"  http: [{route: [{destination: {host: bank.bank.internal, port: {number: 80}}}]}]\n",
+		"bank": entry("bank", "bank", "bank.bank.internal", "10.0.0.2", ""),
+	})
+	many := filepath.Join(dirs("many"), "all.yaml")
+	text, err := os.ReadFile(many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 15 {
+		text = bytes.Replace(text, []byte("v%d"), []byte(fmt.Sprint("v", i)), 1)
+	}
+	if err := os.WriteFile(many, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	both := []string{
+		dirs("shop") + "=shop", dirs("bank") + "=bank", "--config-hosts", dirs("shop") + "=*.shop.internal", "--config-hosts", dirs("bank") + "=*.bank.internal",
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"validate", dirs("large") + "=shop"}, "all.yaml:9:23: error [FL0231] DestinationRule shop/r spec.trafficPolicy.loadBalancer.consistentHash: refused: the table of consistentHash has 65538 entries"},
+		{[]string{"validate", dirs("large")}, ""},
+		{[]string{"analyze", dirs("large")}, ""},
+		{[]string{"analyze", dirs("many") + "=shop"}, "error [FL0231] DestinationRule shop/r spec.trafficPolicy.loadBalancer.consistentHash: refused: the tables of consistentHash have 1048592 entries"},
+		{[]string{"analyze", dirs("many")}, ""},
+		{slices.Concat([]string{"analyze"}, both), "warning [FL0233] VirtualService shop/r spec.http[0].route[0].destination: bank.bank.internal is a service of the namespace bank"},
+		{slices.Concat([]string{"analyze", "--config-routes-only"}, both), "error [FL0233] VirtualService shop/r spec.http[0].route[0].destination: bank.bank.internal is a service of the namespace bank: refused"},
+		{[]string{"analyze", "--config-routes-only", dirs("shop") + "=shop", "--config-hosts", dirs("shop") + "=*.shop.internal", dirs("bank")}, ""},
+		{[]string{
+			"render", "--config-dir", dirs("shop") + "=shop", "--config-dir", dirs("bank") + "=bank", "--ip", "10.9.9.9",
+			"--config-hosts", dirs("shop") + "=*.shop.internal", "--config-hosts", dirs("bank") + "=*.bank.internal",
+		}, "warning [FL0233]"},
+	} {
+		_, out, more := cli(t, c.args...)
+		if out += more; c.says != "" && !strings.Contains(out, c.says) || c.says == "" && (strings.Contains(out, "FL0231") || strings.Contains(out, "FL0233")) {
 			t.Errorf("%q says %s", c.args, out)
 		}
 	}

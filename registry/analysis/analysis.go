@@ -62,6 +62,10 @@ const (
 	CodeCatalogsDiffer Code = codes.CatalogsDiffer
 	// CodeForeignHost: a source that is bound to namespaces names another's host.
 	CodeForeignHost Code = codes.ForeignHost
+	// CodeForeignRoute: a source that is bound to namespaces has gateways of others call a third namespace.
+	CodeForeignRoute Code = codes.ForeignRoute
+	// CodeHashTables: the tables of consistentHash of a source that is bound to namespaces are too large.
+	CodeHashTables = Code(manifest.CodeHashTables)
 	// CodeForeignCredential: a source that is bound to namespaces has gateways of others present a
 	// credential that is not given to it.
 	CodeForeignCredential Code = codes.ForeignCredential
@@ -195,7 +199,9 @@ func analyzers() []analyzer {
 		{CodeUnknownDelegate, unknownDelegates},
 		{CodeCatalogHost, catalogHosts},
 		{CodeForeignHost, foreignHosts},
+		{CodeHashTables, tenantConflicts(mesh.ConflictTables)},
 		{CodeForeignCredential, tenantConflicts(mesh.ConflictCredential)},
+		{CodeForeignRoute, tenantConflicts(mesh.ConflictRoute)},
 		{CodeIngressBind, ingressBinds},
 		{CodeDenies, deniers},
 		{CodeNoProvider, providers},

@@ -38,14 +38,19 @@ func tenantConflicts(kind mesh.ConflictKind) func(w *meshIndex, r *report) {
 		at := w.conflicting()
 		for _, c := range w.in.Foreign {
 			if o := at[c.Dropped]; c.Kind == kind && o != nil {
-				r.add(place{o, c.Field}, severityOf(kind), c.Reason)
+				r.add(place{o, c.Field}, severityOf(c), c.Reason)
 			}
 		}
 	}
 }
 
-// severityOf is an error for what keeps an object out.
-func severityOf(mesh.ConflictKind) Severity { return Warning }
+// severityOf is an error where something is not in force.
+func severityOf(c mesh.Conflict) Severity { //nolint:gocritic // hugeParam: as callers have it
+	if c.Refused {
+		return Error
+	}
+	return Warning
+}
 
 // FaultOf is the fault of a source that is bound to namespaces, of a conflict of its own.
 func FaultOf(c mesh.Conflict) manifest.Fault { //nolint:gocritic // hugeParam: as callers have it
@@ -54,9 +59,13 @@ func FaultOf(c mesh.Conflict) manifest.Fault { //nolint:gocritic // hugeParam: a
 	case mesh.ConflictObject:
 	case mesh.ConflictCredential:
 		code = CodeForeignCredential
+	case mesh.ConflictTables:
+		code = CodeHashTables
+	case mesh.ConflictRoute:
+		code = CodeForeignRoute
 	}
 	return manifest.Fault{
-		Origin: c.Dropped, Key: c.Key, Field: c.Field, Code: manifest.Code(code), Severity: manifest.Severity(severityOf(c.Kind)), Message: c.Reason,
+		Origin: c.Dropped, Key: c.Key, Field: c.Field, Code: manifest.Code(code), Severity: manifest.Severity(severityOf(c)), Message: c.Reason,
 	}
 }
 

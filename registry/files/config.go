@@ -33,6 +33,8 @@ type Root struct {
 	// Credentials are those that proxies of other namespaces use for the directory if it is bound
 	// to namespaces. This package does not use them.
 	Credentials []string
+	// RoutesOnly is [mesh.Binding.RoutesOnly].
+	RoutesOnly bool
 }
 
 // Binding is the namespaces and hosts of the directory; nil if it is bound to no namespace.
@@ -40,7 +42,7 @@ func (r Root) Binding() *mesh.Binding {
 	if len(r.Namespaces) == 0 {
 		return nil
 	}
-	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, Credentials: r.Credentials}
+	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, Credentials: r.Credentials, RoutesOnly: r.RoutesOnly}
 }
 
 // NoUnixSockets reports whether objects of this directory may not name unix sockets: the

@@ -303,6 +303,9 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	if known {
 		o.annotatedConfig(r)
 		o.limitExpansion(r)
+		if len(d.opts.Namespaces) > 0 {
+			o.limitTables(r)
+		}
 	}
 	o.Valid = known && !HasErrors(r.faults)
 	if o.Valid {

@@ -61,6 +61,8 @@ const (
 	CodeNoEffect Code = codes.NoEffect
 	// CodeExpansion: the object makes more than anyone could mean, such as endpoints.
 	CodeExpansion Code = codes.Expansion
+	// CodeHashTables: a table of consistentHash is too large for a source that is bound to namespaces.
+	CodeHashTables Code = codes.HashTables
 	// CodeLostSelector: a label or a condition of a match has no value, and selects nothing.
 	CodeLostSelector Code = codes.LostSelector
 	// CodeLostCondition: a condition of a rule that allows requests, the action of a policy or its

@@ -22,6 +22,9 @@ type Binding struct {
 	// Credentials are the credentialNames of DestinationRules that proxies of other namespaces
 	// use for the source. Those of the rule's own namespace use any that their hosts have.
 	Credentials []string
+	// RoutesOnly says that gateways of other namespaces follow no route of the source to a service of
+	// another bound source that does not name the route's namespace in its exportTo.
+	RoutesOnly bool
 }
 
 // has reports whether the source may write for a namespace.

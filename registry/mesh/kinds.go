@@ -52,6 +52,7 @@ var kinds = []kind{
 		print: func(p *printer, x *DestinationRule) {
 			p.message(x.Spec)
 			p.message(x.SpecElsewhere())
+			p.text(strconv.FormatBool(x.LimitTables))
 			p.text(x.ExportTo...)
 		},
 	},

@@ -114,7 +114,7 @@ func (t *tables) conflicts() [][]Conflict {
 	for _, k := range kinds {
 		all = append(all, k.conflicts(t))
 	}
-	return append(all, t.catalogs.conflicts, t.restrictions.conflicts, t.restrictions.rules.conflicts)
+	return append(all, t.catalogs.conflicts, t.restrictions.conflicts, t.restrictions.rules.conflicts, t.restrictions.deputies.conflicts)
 }
 
 // lists are the lists of all sources. A source that has delivered nothing has an empty one,

@@ -26,6 +26,9 @@ type DestinationRule struct {
 	// Elsewhere is what counts at proxies of other namespaces, in place of Spec; nil means the same. Only
 	// snapshots know it, of rules whose source is bound to namespaces.
 	Elsewhere *networking.DestinationRule
+	// LimitTables says that no table of consistentHash is larger than the rule says, whatever weights the endpoints have. Only
+	// snapshots know it, of such rules.
+	LimitTables bool
 }
 
 // SpecElsewhere is what counts at proxies of other namespaces.

@@ -24,6 +24,7 @@ type restrictions struct {
 	conflicts []Conflict
 	rankings  rankings
 	rules     tenantRules
+	deputies  deputies
 }
 
 // decision is the result for one object. out depends on sign and the object alone.
@@ -67,12 +68,15 @@ func (s *Snapshot) restrict(prev *Snapshot, in Input) []*Fragment {
 	w.decide()
 	w.assemble()
 	if !slices.Equal(p.owners.bindings, bindings) {
-		p.rankings, p.rules = rankings{}, tenantRules{}
+		p.rankings, p.rules, p.deputies = rankings{}, tenantRules{}, deputies{}
 	}
 	c.rankings = p.rankings.rank(in.Fragments, c.out, bindings)
-	c.rules = p.rules.next(lists(c.out, func(f *Fragment) []*DestinationRule { return f.DestinationRules }), bindings, spec.GetDefaultDestinationRuleExportTo())
-	c.rules.put(c.out, bindings)
-	return boundLast(c.out, bindings)
+	c.rules = p.rules.next(c.out, bindings, spec.GetDefaultDestinationRuleExportTo())
+	c.deputies = p.deputies.next(c.out, bindings, c.exports[1])
+	out := slices.Clone(c.out) // the next restriction begins with what this one made of each object
+	c.rules.put(out, bindings)
+	c.deputies.put(out, bindings)
+	return boundLast(out, bindings)
 }
 
 // restricter makes restrictions from the previous ones.

@@ -108,6 +108,8 @@ type Conflict struct {
 	// what says so.
 	Kind  ConflictKind
 	Field string
+	// Refused says that what Field says is not in force.
+	Refused bool
 	// Reason is for people; empty if the conflict is only an equal Key.
 	Reason string
 }
@@ -120,6 +122,11 @@ const (
 	ConflictObject ConflictKind = iota
 	// ConflictCredential: gateways of other namespaces do not use a credential for the object.
 	ConflictCredential
+	// ConflictTables: the tables of consistentHash of the object are too large.
+	ConflictTables
+	// ConflictRoute: gateways of other namespaces follow a route of the object to a third namespace, as
+	// themselves; they do not if Refused is set.
+	ConflictRoute
 )
 
 // OfTenant reports whether the conflict is one of a source that is bound to namespaces with a

@@ -18,45 +18,88 @@ const RefusedCredential = "//refused"
 // tenantRules are the DestinationRules of sources that are bound to namespaces, as they count.
 type tenantRules struct {
 	in, out   [][]*DestinationRule
+	services  [][]*Service
 	defaults  []string
-	made      []map[*DestinationRule]*DestinationRule // by source, what was made of each object
+	made      []map[tenantRule]*DestinationRule // by source, what was made of each object
 	conflicts []Conflict
 }
 
-// next makes the rules of other lists; bindings are as before.
-func (r *tenantRules) next(lists [][]*DestinationRule, bindings []*Binding, defaults []string) tenantRules {
-	known := len(r.in) == len(lists) && slices.Equal(r.defaults, defaults)
-	if known && !slices.ContainsFunc(zip(r.in, lists), func(p [2][]*DestinationRule) bool { return !sameSlice(p[0], p[1]) }) {
+// tenantRule is what is made of a rule.
+type tenantRule struct {
+	rule *DestinationRule
+	// noTables: its tables are refused.
+	noTables bool
+}
+
+// next makes the rules of other fragments; bindings are as before.
+func (r *tenantRules) next(fragments []*Fragment, bindings []*Binding, defaults []string) tenantRules {
+	next := tenantRules{
+		in:       lists(fragments, func(f *Fragment) []*DestinationRule { return f.DestinationRules }),
+		services: lists(fragments, func(f *Fragment) []*Service { return f.Services }), defaults: defaults,
+	}
+	counts := next.countsTables(bindings)
+	if slices.Equal(r.defaults, defaults) && sameLists(r.in, next.in) && (!counts || sameLists(r.services, next.services)) {
 		return *r
 	}
-	next := tenantRules{in: lists, out: make([][]*DestinationRule, len(lists)), defaults: defaults, made: make([]map[*DestinationRule]*DestinationRule, len(lists))}
-	for i, list := range lists {
-		b := bindings[i]
-		if b == nil || len(list) == 0 {
+	next.out, next.made = make([][]*DestinationRule, len(next.in)), make([]map[tenantRule]*DestinationRule, len(next.in))
+	ports := &servicePorts{}
+	if counts {
+		ports = countPorts(next.in, next.services, bindings)
+	}
+	for i, list := range next.in {
+		if b := bindings[i]; b == nil || len(list) == 0 {
 			next.out[i] = list
-			continue
-		}
-		next.made[i] = make(map[*DestinationRule]*DestinationRule, len(list))
-		for _, dr := range list {
-			var made *DestinationRule
-			if known {
-				made = r.made[i][dr]
-			}
-			if made == nil {
-				made = dr.ofTenant(b)
-			}
-			next.made[i][dr] = made
-			next.out[i] = append(next.out[i], made)
-			if !onlyOwn(dr.ExportTo, defaults, dr.Namespace) {
-				next.conflicts = append(next.conflicts, b.refusedCredentials(dr)...)
-			}
-		}
-		if known && slices.Equal(next.out[i], r.out[i]) {
-			next.out[i] = r.out[i]
+		} else {
+			next.decide(i, b, ports, r)
 		}
 	}
 	slices.SortFunc(next.conflicts, compareConflicts)
 	return next
+}
+
+// decide decides for the rules of one source.
+func (r *tenantRules) decide(i int, b *Binding, ports *servicePorts, before *tenantRules) {
+	list := r.in[i]
+	known := len(before.made) == len(r.in)
+	refused, sum := ports.tooManyTables(list)
+	r.made[i] = make(map[tenantRule]*DestinationRule, len(list))
+	for _, dr := range list {
+		entries, noTables := refused[dr]
+		key := tenantRule{dr, noTables}
+		var made *DestinationRule
+		if known {
+			made = before.made[i][key]
+		}
+		if made == nil {
+			made = dr.ofTenant(b, noTables)
+		}
+		r.made[i][key] = made
+		r.out[i] = append(r.out[i], made)
+		if noTables {
+			r.conflicts = append(r.conflicts, refusedTables(dr, entries, sum))
+		}
+		if !onlyOwn(dr.ExportTo, r.defaults, dr.Namespace) {
+			r.conflicts = append(r.conflicts, b.refusedCredentials(dr)...)
+		}
+	}
+	if known && slices.Equal(r.out[i], before.out[i]) {
+		r.out[i] = before.out[i]
+	}
+}
+
+func sameLists[T any](a, b [][]T) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(zip(a, b), func(p [2][]T) bool { return !sameSlice(p[0], p[1]) })
+}
+
+// countsTables reports whether a bound source has a rule with consistentHash: only then do
+// services matter.
+func (r *tenantRules) countsTables(bindings []*Binding) bool {
+	for i, list := range r.in {
+		if bindings[i] != nil && slices.ContainsFunc(list, func(dr *DestinationRule) bool { return hasHashTables(dr.Spec) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // put puts the rules into the fragments, in which they replace those of bound sources.
@@ -72,13 +115,22 @@ func (r *tenantRules) put(fragments []*Fragment, bindings []*Binding) {
 }
 
 // ofTenant is the rule as one of a source that is bound to namespaces: itself, if nothing differs.
-func (r *DestinationRule) ofTenant(b *Binding) *DestinationRule {
-	names := b.ungranted(r.Spec)
-	if len(names) == 0 {
+func (r *DestinationRule) ofTenant(b *Binding, noTables bool) *DestinationRule {
+	out, changed := *r, ""
+	switch {
+	case noTables:
+		out.Spec, changed = withoutTables(r.Spec), "without tables\n"
+	case hasHashTables(r.Spec):
+		out.LimitTables, changed = true, "limited tables\n"
+	}
+	if names := b.ungranted(r.Spec); len(names) > 0 {
+		out.Elsewhere = withoutCredentials(out.Spec, b)
+		changed += "without credentials\n" + strings.Join(names, "\n")
+	}
+	if changed == "" {
 		return r
 	}
-	out := *r
-	out.Elsewhere, out.Hash = withoutCredentials(r.Spec, b), hashAs(r.Hash, "without credentials\n"+strings.Join(names, "\n"))
+	out.Hash = hashAs(r.Hash, changed)
 	return &out
 }
 

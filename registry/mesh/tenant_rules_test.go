@@ -9,8 +9,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// tenantRule is a DestinationRule of a source that is bound to "shop".
-func tenantRule(t *testing.T, name, spec string, exports ...string) *DestinationRule {
+// ruleOfTenant is a DestinationRule of a source that is bound to "shop".
+func ruleOfTenant(t *testing.T, name, spec string, exports ...string) *DestinationRule {
 	t.Helper()
 	r := &DestinationRule{
 		Meta:     Meta{Key: Key{KindDestinationRule, "shop", name}, Hash: Hash{1}, Origin: &Origin{Source: "shop", Path: name + ".yaml", Line: 1}},
@@ -28,7 +28,7 @@ func tenantRule(t *testing.T, name, spec string, exports ...string) *Destination
 func TestCredentialsNeedToBeGiven(t *testing.T) {
 	t.Parallel()
 	const policy = `{"tls": {"mode": "SIMPLE", "credentialName": "a"}, "portLevelSettings": [{"port": {"number": 1}}, {"port": {"number": 2}, "tls": {"mode": "MUTUAL", "credentialName": "b"}}]}`
-	rule := tenantRule(t, "r", fmt.Sprintf(`{"host": "a.example", "trafficPolicy": %s, "subsets": [{"name": "x"}, {"name": "y", "trafficPolicy": %s}]}`, policy, policy))
+	rule := ruleOfTenant(t, "r", fmt.Sprintf(`{"host": "a.example", "trafficPolicy": %s, "subsets": [{"name": "x"}, {"name": "y", "trafficPolicy": %s}]}`, policy, policy))
 	all := map[string]string{
 		"spec.trafficPolicy.tls.credentialName": "a", "spec.trafficPolicy.portLevelSettings[1].tls.credentialName": "b",
 		"spec.subsets[1].trafficPolicy.tls.credentialName": "a", "spec.subsets[1].trafficPolicy.portLevelSettings[1].tls.credentialName": "b",
@@ -74,9 +74,9 @@ func TestCredentialsOfNobodyElse(t *testing.T) {
 		rule  *DestinationRule
 		bound *Binding
 	}{
-		"private": {tenantRule(t, "r", mutual, "shop"), &Binding{Namespaces: []string{"shop"}}},
-		"mode":    {tenantRule(t, "r", `{"host": "a.example", "trafficPolicy": {"tls": {"mode": "ISTIO_MUTUAL", "credentialName": "a"}}}`), &Binding{Namespaces: []string{"shop"}}},
-		"unbound": {tenantRule(t, "r", mutual), nil},
+		"private": {ruleOfTenant(t, "r", mutual, "shop"), &Binding{Namespaces: []string{"shop"}}},
+		"mode":    {ruleOfTenant(t, "r", `{"host": "a.example", "trafficPolicy": {"tls": {"mode": "ISTIO_MUTUAL", "credentialName": "a"}}}`), &Binding{Namespaces: []string{"shop"}}},
+		"unbound": {ruleOfTenant(t, "r", mutual), nil},
 	} {
 		s := Merge(Input{
 			Fallback: testMeshConfig(), Fragments: []*Fragment{{Source: "shop", DestinationRules: []*DestinationRule{c.rule}}, {Source: "other"}},

@@ -179,9 +179,14 @@ func (b *clusterBuilder) consistentHash(h *networking.LoadBalancerSettings_Consi
 		size = 1024
 	}
 	b.c.LbPolicy, b.c.LbConfig = clusterv3.Cluster_RING_HASH, nil
-	if size != 0 {
-		b.c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{
-			RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(size)},
+	if size != 0 || b.p.TableLimit != 0 {
+		config := &clusterv3.Cluster_RingHashLbConfig{}
+		if size != 0 {
+			config.MinimumRingSize = wrapperspb.UInt64(size)
 		}
+		if b.p.TableLimit != 0 {
+			config.MaximumRingSize = wrapperspb.UInt64(b.p.TableLimit)
+		}
+		b.c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: config}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,12 +32,18 @@ import (
 func tenantSnapshot(tb testing.TB, operator, tenant string, b *mesh.Binding) *mesh.Snapshot {
 	tb.Helper()
 	var fragments []*mesh.Fragment
-	for _, text := range []string{operator, tenant} {
-		file, faults := manifest.Decode(manifest.Options{}, "mesh.yaml", []byte(text))
-		refuse(tb, faults)
+	for i, text := range []string{operator, tenant} {
+		var opts manifest.Options
+		if i > 0 {
+			opts.Namespaces = b.Namespaces
+		}
+		file, faults := manifest.Decode(opts, "mesh.yaml", []byte(text))
+		refuse(tb, slices.DeleteFunc(faults, func(f manifest.Fault) bool { return f.Code == manifest.CodeHashTables }))
 		f := &mesh.Fragment{Source: "test"}
 		for _, o := range file.Objects {
-			f.Append(o.Fragment())
+			if piece := o.Fragment(); piece != nil {
+				f.Append(piece)
+			}
 		}
 		fragments = append(fragments, f.Sorted())
 	}

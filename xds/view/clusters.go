@@ -239,6 +239,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 		KeepHeaderCase: in.upstream.keepCase,
 		Service:        mc.reportedService(in.svc.Hostname, in.svc.Namespace),
 		Reports:        in.reports,
+		TableLimit:     in.tableLimit(policy),
 	}
 	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort
@@ -298,6 +299,20 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	}
 	c.origins = originsOf(origins...)
 	to.clusters = append(to.clusters, mc.clusters.intern(c))
+}
+
+// tableLimit is the largest table of consistentHash that the cluster may have; 0 means that of Envoy. By its weights
+// alone, a ring of 1,024 entries grows to 8 million. A ring has place for each endpoint, and changes with their
+// number seldom.
+func (in *clusterInput) tableLimit(policy *networking.TrafficPolicy) uint64 {
+	n := mesh.HashTable(policy.GetLoadBalancer())
+	if n == 0 || in.rule == nil || !in.rule.limitTables {
+		return 0
+	}
+	for limit := uint64(1024); n < uint64(len(in.members)); limit *= 2 {
+		n = max(n, limit)
+	}
+	return n
 }
 
 func countEndpoints(list []LocalityEndpoints) int {

@@ -33,6 +33,8 @@ type rule struct {
 	exportTo  mesh.Exports
 	name      string
 	origins   []*mesh.Origin
+	// limitTables is that of one of the rules.
+	limitTables bool
 }
 
 // newRuleIndex returns an index without rules.
@@ -115,7 +117,7 @@ func (x *ruleIndex) next(changes []mesh.Delta[*mesh.DestinationRule], list []*me
 func unify(own, others []*rule) {
 	for i, r := range others {
 		for _, o := range own {
-			if slices.Equal(o.exportTo, r.exportTo) && (o.spec == r.spec || proto.Equal(o.spec, r.spec)) {
+			if slices.Equal(o.exportTo, r.exportTo) && o.limitTables == r.limitTables && (o.spec == r.spec || proto.Equal(o.spec, r.spec)) {
 				others[i] = o
 				break
 			}
@@ -196,7 +198,7 @@ func (s *ruleSet) merge(dr *mesh.DestinationRule, spec *networking.DestinationRu
 	}
 	s.byHost[host] = append(s.byHost[host], &rule{
 		spec: spec, namespace: dr.Namespace, exportTo: exports, name: dr.Name,
-		origins: []*mesh.Origin{dr.Origin},
+		origins: []*mesh.Origin{dr.Origin}, limitTables: dr.LimitTables,
 	})
 }
 
@@ -209,7 +211,7 @@ func (r *rule) absorb(dr *mesh.DestinationRule, spec *networking.DestinationRule
 		}
 	}
 	inherit(&merged.TrafficPolicy, spec.TrafficPolicy)
-	r.spec = merged
+	r.spec, r.limitTables = merged, r.limitTables || dr.LimitTables
 	r.origins = append(r.origins, dr.Origin)
 }
 

@@ -160,6 +160,8 @@ type Cluster struct {
 	BindLoopbackIPv6 bool
 	// UpstreamPort replaces the port of the original destination; 0 keeps it.
 	UpstreamPort uint32
+	// TableLimit is the largest table of consistentHash; 0 means that of Envoy.
+	TableLimit uint64
 	// Service is whose cluster it is, for metrics; or nil.
 	Service *ReportedService
 	// Reports is zero for a cluster that carries requests.

@@ -52,6 +52,8 @@ type Consul struct {
 	KVLocalAddresses bool
 	// KVCredentials are those that proxies of other namespaces use for them, if the prefix is bound.
 	KVCredentials []string
+	// KVRoutesOnly is [mesh.Binding.RoutesOnly] of the prefix.
+	KVRoutesOnly bool
 }
 
 // Binding is what the prefix is bound to, or nil.
@@ -63,7 +65,7 @@ func (c *Consul) Binding() (*mesh.Binding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts, Credentials: c.KVCredentials}.Binding(), nil
+	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts, Credentials: c.KVCredentials, RoutesOnly: c.KVRoutesOnly}.Binding(), nil
 }
 
 // Used reports whether anything of Consul is read.
