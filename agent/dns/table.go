@@ -82,6 +82,8 @@ type host struct {
 	services []service
 	// hasAddresses is false if only the ports are known.
 	hasAddresses bool
+	// whole says that no short name stands for it: the control plane wrote the name with a final dot.
+	whole bool
 }
 
 // service is a port of a host.
@@ -230,7 +232,7 @@ func (h *host) with(o *host, ports bool) *host {
 	if ports {
 		next.services = o.services
 	} else {
-		next.ttl, next.v4, next.v6, next.hasAddresses = o.ttl, o.v4, o.v6, true
+		next.ttl, next.v4, next.v6, next.hasAddresses, next.whole = o.ttl, o.v4, o.v6, true, o.whole
 	}
 	return &next
 }
@@ -252,7 +254,7 @@ func (h *host) half(ports bool) *host {
 		}
 		return next
 	}
-	if next.v4, next.v6, next.hasAddresses = h.v4, h.v6, h.hasAddresses; !next.hasAddresses {
+	if next.v4, next.v6, next.hasAddresses, next.whole = h.v4, h.v6, h.hasAddresses, h.whole; !next.hasAddresses {
 		return nil
 	}
 	return next
@@ -278,7 +280,7 @@ func parse(r *stream.Resource) (*host, error) {
 	if ports {
 		return h, h.readServices(d.GetEndpoint().GetServiceList().GetServices())
 	}
-	h.hasAddresses = true
+	h.hasAddresses, h.whole = true, strings.HasSuffix(d.GetName(), ".")
 	list := d.GetEndpoint().GetAddressList().GetAddress()
 	if len(list) == 0 || len(list) > maxAddresses {
 		return nil, fmt.Errorf("it has %d addresses, and must have 1 to %d", len(list), maxAddresses)
@@ -328,7 +330,7 @@ func (t *Table) find(name string) *host {
 		return h
 	}
 	if full := t.full(name); full != "" {
-		if h := t.hosts[full]; h.answers() {
+		if h := t.hosts[full]; h.answers() && !h.whole {
 			return h
 		}
 	}

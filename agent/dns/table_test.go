@@ -144,3 +144,37 @@ func BenchmarkAnswer(b *testing.B) {
 		}
 	}
 }
+
+// TestWholeNamesHaveNoShortForms: a host that the control plane writes with a final dot is found by its whole name only,
+// also after its ports, and after a change.
+func TestWholeNamesHaveNoShortForms(t *testing.T) {
+	t.Parallel()
+	whole := func(host string) *stream.Resource {
+		d := &dnsv3.DnsTable_DnsVirtualDomain{Name: host + ".", Endpoint: &dnsv3.DnsTable_DnsEndpoint{EndpointConfig: &dnsv3.DnsTable_DnsEndpoint_AddressList{
+			AddressList: &dnsv3.DnsTable_AddressList{Address: []string{"10.0.0.1"}},
+		}}}
+		return encoded(host, d)
+	}
+	const x, y = "x.corp.svc.cluster.local", "y.corp.svc.cluster.local"
+	table := tableOf(t, whole(x), name(y, "10.0.0.2"), name("*.corp", "10.0.0.3"))
+	table.SetDomain("corp.svc.cluster.local")
+	found := func(name string) string {
+		if h := table.find(name + "."); h != nil {
+			return h.v4[0].String()
+		}
+		return ""
+	}
+	check := func(when string, want map[string]string) {
+		t.Helper()
+		for name, want := range want {
+			if got := found(name); got != want {
+				t.Errorf("%s, %s is %q, want %q", when, name, got, want)
+			}
+		}
+	}
+	check("at first", map[string]string{x: "10.0.0.1", "x.corp": "10.0.0.3", "x": "", "x.corp.svc": "", y: "10.0.0.2", "y.corp": "10.0.0.2", "y": "10.0.0.2"})
+	table.Update([]*stream.Resource{ports(x, "http/tcp:80"), whole(y)}, nil, false)
+	check("with ports", map[string]string{x: "10.0.0.1", "x.corp": "10.0.0.3", "y.corp": "10.0.0.3", "y": ""})
+	table.Update([]*stream.Resource{name(x, "10.0.0.1")}, nil, false)
+	check("again", map[string]string{"x.corp": "10.0.0.1", "x": "10.0.0.1"})
+}

@@ -23,11 +23,7 @@ func (h Hostname) canonical() Hostname {
 // of NAME.NAMESPACE.svc.DOMAIN, if that is its namespace, and its addresses.
 func aliasesOf(svc *Service) []Hostname {
 	var out []Hostname
-	h := string(svc.Hostname.canonical())
-	if name, rest, ok := strings.Cut(h, "."); ok && strings.HasPrefix(rest, svc.Namespace+".svc.") && name != "*" {
-		short := name + "." + svc.Namespace
-		out = append(out, Hostname(name), Hostname(short), Hostname(short+".svc"))
-	}
+	out = append(out, ownShortForms(svc)...)
 	for _, a := range svc.Addresses {
 		if ip, err := netip.ParseAddr(a); err == nil {
 			out = append(out, Hostname(ip.String()).canonical())
@@ -51,7 +47,7 @@ func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	for i := range o.claims {
 		for _, svc := range o.claims[i].aliases.get(h) {
 			switch {
-			case o.bindings[i] != nil && o.named(i, svc) != nil: // not for others
+			case o.bindings[i] != nil && (o.named(i, svc) != nil || o.lostNames(i, svc) != 0): // not for others
 			case svc.Namespace == namespace || o.bindings[i] != nil && b.has(svc.Namespace):
 				return nil
 			case found == nil:
@@ -65,21 +61,18 @@ func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	return by(&found.Meta, "namespace "+found.Namespace+", of whose "+string(found.Hostname)+" it is another name")
 }
 
-// serviceAliases are the other names of a service that other namespaces see.
-func (w *restricter) serviceAliases(svc *Service) []Hostname {
-	if len(w.serviceHosts(svc)) == 0 {
-		return nil
-	}
-	return aliasesOf(svc)
-}
-
 // markAliases marks the aliases and addresses of services that may be decided again: a
 // service that lost its host, or got it back, loses or gets its addresses.
 func (w *restricter) markAliases() {
 	marked := map[Hostname]bool{}
 	all := func(svc *Service) {
-		for _, h := range slices.Concat(w.serviceAliases(svc), w.addressNames(svc)) {
-			marked[h] = true
+		if len(w.serviceHosts(svc)) > 0 {
+			for _, h := range slices.Concat(aliasesOf(svc), w.addressNames(svc)) {
+				marked[h] = true
+			}
+			if name, namespace, ok := shortForms(svc.Hostname); ok {
+				marked[name], marked[namespace], marked[namespace+".svc"] = true, true, true
+			}
 		}
 	}
 	for i := range w.inputs {

@@ -30,7 +30,10 @@ func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) b
 		}
 		for _, server := range g.Spec.GetServers() {
 			ns, host, _ := strings.Cut(server.Hosts[0], "/")
-			if ns == "." {
+			switch ns {
+			case "*":
+				continue // it gives the host to nobody
+			case ".":
 				ns = g.Namespace
 			}
 			if gateways || strings.Count(strings.TrimPrefix(host, "*."), ".") > 0 {

@@ -21,7 +21,7 @@ func (w *restricter) decideServices() bool {
 	for i, b := range w.owners.bindings {
 		if b != nil {
 			c := &w.owners.claims[i]
-			deltas[i] = withReconsidered(w.services[i], overlappingObjects(w.hosts, &c.services, &c.addresses))
+			deltas[i] = withReconsidered(w.services[i], overlappingObjects(w.hosts, &c.services, &c.addresses, &c.short))
 		}
 	}
 	// A service that others do not see owns no port. So if that changed, it affects

@@ -104,7 +104,7 @@ func (p *printer) meta(m *Meta) {
 
 func (p *printer) service(s *Service) {
 	p.meta(&s.Meta)
-	p.text(string(s.Hostname), fmt.Sprint(s.Ports, s.Resolution, s.External, s.Catalog, s.Selector == nil, s.Yields))
+	p.text(string(s.Hostname), fmt.Sprint(s.Ports, s.Resolution, s.External, s.Catalog, s.Selector == nil, s.Yields, s.LostNames))
 	p.text(s.Addresses...)
 	p.text(s.Allocated...)
 	p.text(s.ExportTo...)

@@ -28,6 +28,8 @@ type claims struct {
 	opaque, http persistentMap[uint32, []*Service]
 	// aliases are the services by their other names, see [aliasesOf].
 	aliases persistentMap[Hostname, []*Service]
+	// short are the services of a bound source by the short forms that they may have.
+	short nameIndex[*Service]
 	// private are the services that only their own namespace sees, by all names and
 	// the addresses of their endpoints.
 	private nameIndex[*Service]

@@ -91,7 +91,7 @@ func reachOfWorkload(a, b *Workload) Reach {
 }
 
 func reachOfService(a, b *Service) Reach {
-	if a.Hostname != b.Hostname || a.Resolution != b.Resolution || a.External != b.External || a.Catalog != b.Catalog ||
+	if a.Hostname != b.Hostname || a.Resolution != b.Resolution || a.External != b.External || a.LostNames != b.LostNames || a.Catalog != b.Catalog ||
 		(a.Selector == nil) != (b.Selector == nil) || !maps.Equal(a.Selector, b.Selector) ||
 		!slices.Equal(a.Addresses, b.Addresses) || !slices.Equal(a.Allocated, b.Allocated) || !slices.Equal(a.Yields, b.Yields) || !slices.Equal(a.Ports, b.Ports) ||
 		!slices.Equal(a.ExportTo, b.ExportTo) ||

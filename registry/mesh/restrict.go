@@ -181,6 +181,10 @@ func (w *restricter) indexClaims() {
 		if w.owners.bindings[i] != nil {
 			inlineOf, workloadsOf = func(*Service) []Hostname { return nil }, func(*Workload) []Hostname { return nil }
 		}
+		shortOf := func(*Service) []Hostname { return nil }
+		if w.owners.bindings[i] != nil {
+			shortOf = ownShortForms
+		}
 		for _, d := range w.services[i] {
 			w.markHosts(w.serviceHosts(d.Old))
 			w.markHosts(w.serviceHosts(d.New))
@@ -214,7 +218,8 @@ func (w *restricter) indexClaims() {
 			inline:    was.inline.updated(w.services[i], CompareServices, inlineOf),
 			opaque:    indexed(&was.opaque, w.services[i], CompareServices, w.opaquePorts),
 			http:      indexed(&was.http, w.services[i], CompareServices, w.httpPorts),
-			aliases:   indexed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
+			aliases:   indexed(&was.aliases, w.services[i], CompareServices, w.aliases(i)),
+			short:     was.short.updated(w.services[i], CompareServices, shortOf),
 			private:   was.private.updated(w.services[i], CompareServices, w.privateNames),
 		}
 	}
@@ -371,8 +376,18 @@ func outcome[T object](x T, v *decision[T]) []T {
 
 // service decides for a service of a bound source; nil means that it is not restricted.
 func (w *restricter) service(source int, svc *Service, was *decision[*Service]) *decision[*Service] {
+	lost := w.owners.lostNames(source, svc)
 	if len(w.serviceHosts(svc)) == 0 {
-		return nil
+		if lost == 0 {
+			return nil
+		}
+		v := &decision[*Service]{sign: fmt.Sprint("short ", lost)}
+		if was != nil && was.sign == v.sign {
+			v.out = was.out
+		} else {
+			v.out = []*Service{withLostNames(svc, lost)}
+		}
+		return v
 	}
 	v, created := &decision[*Service]{sign: "service"}, newestDate()
 	exports := ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
@@ -393,16 +408,16 @@ func (w *restricter) service(source int, svc *Service, was *decision[*Service]) 
 		yields = w.owners.yields(source, svc)
 		v.conflicts = append(v.conflicts, yieldConflicts(svc, yields)...)
 	}
-	if len(v.conflicts)+len(yields) == 0 {
+	if len(v.conflicts)+len(yields) == 0 && lost == 0 {
 		return nil
 	}
-	v.sign += fmt.Sprint(" ", yields, exports) // the hash of what comes out is made of it
+	v.sign += fmt.Sprint(" ", yields, exports, lost) // the hash of what comes out is made of it
 	if was != nil && was.sign == v.sign {
 		v.out = was.out
 		return v
 	}
 	restricted := *svc
-	restricted.Created, restricted.ExportTo, restricted.Yields = created, exports, yields
+	restricted.Created, restricted.ExportTo, restricted.Yields, restricted.LostNames = created, exports, yields, lost
 	restricted.Hash = hashAs(svc.Hash, v.sign)
 	v.out = []*Service{&restricted}
 	return v

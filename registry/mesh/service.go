@@ -170,6 +170,8 @@ type Service struct {
 	// Yields are ports, sorted, at which the services of others come first for clients
 	// in other namespaces: the source is bound to namespaces, and has not had them first.
 	Yields []uint32
+	// LostNames are short forms that the service has not, as its source is bound to namespaces.
+	LostNames LostNames
 }
 
 // Port finds a port by its number.

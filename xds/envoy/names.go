@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"strings"
 	"time"
 
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/data/dns/v3"
@@ -18,7 +19,11 @@ const nameTTL = 30 * time.Second
 func buildName(p *view.Name) []Resource {
 	ttl := durationpb.New(nameTTL)
 	host := string(p.Host)
-	domain := &dnsv3.DnsTable_DnsVirtualDomain{Name: host, AnswerTtl: ttl}
+	name := strings.TrimSuffix(host, ".")
+	if p.Whole { // as in a zone file, a final dot says that nothing is to be added; agents of earlier releases take both
+		name += "."
+	}
+	domain := &dnsv3.DnsTable_DnsVirtualDomain{Name: name, AnswerTtl: ttl}
 	if len(p.Addresses) > 0 {
 		domain.Endpoint = &dnsv3.DnsTable_DnsEndpoint{EndpointConfig: &dnsv3.DnsTable_DnsEndpoint_AddressList{
 			AddressList: &dnsv3.DnsTable_AddressList{Address: p.Addresses},

@@ -15,6 +15,8 @@ type Name struct {
 
 	// Host may have a wildcard as its first label. That of the whole table is [NameTable].
 	Host mesh.Hostname
+	// Whole says that no short form of the host stands for it.
+	Whole bool
 	// Addresses are IP addresses, in the order of the service.
 	Addresses []string
 	// Ports are for SRV records.
@@ -36,15 +38,16 @@ const NameTable mesh.Hostname = "."
 
 // namesKey is everything within a scopeState that the names of a proxy depend on.
 type namesKey struct {
-	allocated bool // it uses addresses that the control plane chose
-	ipv6      bool // it can reach IPv6
-	loopback  bool // it has services at addresses of the loopback interface
+	allocated bool   // it uses addresses that the control plane chose
+	ipv6      bool   // it can reach IPv6
+	loopback  bool   // it has services at addresses of the loopback interface
+	domain    string // of its short names
 }
 
 // namesKeyOf is the key of a proxy that answers names.
 func (pc *proxyContext) namesKeyOf() namesKey {
 	_, ipv6 := pc.proxy.families()
-	return namesKey{allocated: pc.proxy.Interception != InterceptNone, ipv6: ipv6, loopback: pc.access.loopback}
+	return namesKey{allocated: pc.proxy.Interception != InterceptNone, ipv6: ipv6, loopback: pc.access.loopback, domain: pc.domain}
 }
 
 func (k namesKey) build(*scopeState) *namesState { return &namesState{key: k} }
@@ -63,6 +66,7 @@ type namesState struct {
 type nameInput struct {
 	namesKey
 	svc   *mesh.Service
+	whole bool // without short forms
 	ports sliceRef[mesh.Port]
 	// workloads are those of a service whose own addresses are answered: it has no other.
 	workloads serviceWorkloads
@@ -97,7 +101,7 @@ func (n *namesState) layerFor(sc *sidecarScope) *Layer {
 }
 
 func (n *namesState) inputOf(sc *sidecarScope, svc *service) nameInput {
-	in := nameInput{namesKey: n.key, svc: svc.Service, ports: sliceRefOf(svc.Ports)}
+	in := nameInput{namesKey: n.key, svc: svc.Service, whole: svc.LacksShortNames(n.key.domain), ports: sliceRefOf(svc.Ports)}
 	if svc.Resolution == mesh.ResolutionNone && len(svc.Addresses) == 0 {
 		in.workloads = sc.workloadsOf(svc.Service)
 	}
@@ -121,7 +125,7 @@ func (in nameInput) build(pool *internPool) *Name {
 	case in.allocated:
 		addresses = in.svc.Allocated
 	}
-	n := &Name{Host: host, Addresses: in.reachable(addresses)}
+	n := &Name{Host: host, Whole: in.whole, Addresses: in.reachable(addresses)}
 	if len(n.Addresses) == 0 {
 		return nil
 	}

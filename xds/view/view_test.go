@@ -345,7 +345,7 @@ func TestShortNames(t *testing.T) {
 		{"a.other.svc.cluster.local", "shop.svc.cluster.local", []string{"a.other", "a.other.svc"}},
 		{"a.example.com", "shop.svc.cluster.local", nil},
 	} {
-		if got := shortNames(c.host, c.domain); !slices.Equal(got, c.want) {
+		if got := (&mesh.Service{Hostname: mesh.Hostname(c.host)}).ShortNames(c.domain); !slices.Equal(got, c.want) {
 			t.Errorf("%s from %s: %v", c.host, c.domain, got)
 		}
 	}

@@ -342,7 +342,7 @@ func (in serviceDomainsInput) build(mc *meshContext) *serviceDomains {
 	if !isIP(name) && name != "*" {
 		d.shortNames = append(d.shortNames, name+".")
 	}
-	d.shortNames = append(d.shortNames, shortNames(name, in.domain)...)
+	d.shortNames = append(d.shortNames, in.svc.ShortNames(in.domain)...)
 	d.domains = append(d.domains, d.shortNames...)
 	for _, a := range in.addresses.of(mc.settings, in.svc) {
 		if isIP(a) && a != "0.0.0.0" {
@@ -389,23 +389,6 @@ func dnsDomain(p *Proxy) string {
 		return p.ID[i+1:]
 	}
 	return p.ServiceAccount.Namespace + ".svc.cluster.local"
-}
-
-// shortNames are the forms of NAME.NS.svc.DOMAIN that a client in the domain may use.
-func shortNames(host, domain string) []string {
-	ns, suffix, ok := strings.Cut(domain, ".svc.")
-	if !ok || !strings.HasSuffix(host, ".svc."+suffix) {
-		return nil
-	}
-	head := strings.TrimSuffix(host, ".svc."+suffix)
-	name, in, ok := strings.Cut(head, ".")
-	if !ok {
-		return nil
-	}
-	if in == ns {
-		return []string{name, head + ".svc", head}
-	}
-	return []string{head, head + ".svc"}
 }
 
 func bracketed(host string) string {
