@@ -60,7 +60,7 @@ func (f *hostPathFlags) allow(root *files.Root) {
 // object is kept out.
 func (f *hostPathFlags) check(roots []files.Root, kvPrefix string) error {
 	return errors.Join(f.unixSockets.check(allowSockets, roots, kvPrefix), f.files.check(allowFiles, roots, kvPrefix), f.localAddresses.check(allowLocal, roots, kvPrefix),
-		f.credentials.check(configCredentials, roots, kvPrefix))
+		f.credentials.check(roots, kvPrefix))
 }
 
 // sourcesFlag are sources by name.

@@ -50,7 +50,7 @@ func TestSourceValues(t *testing.T) {
 	t.Parallel()
 	roots := []files.Root{{Path: "/etc/mesh/shop", Namespaces: []string{"shop"}}, {Path: "/etc/mesh/all"}}
 	f := sourceValuesFlag{"/etc/mesh/./shop/=b,a", "/etc/mesh/shop=b", keysSource + "=k"}
-	if err := f.check(configCredentials, roots, "mesh=kv"); err != nil {
+	if err := f.check(roots, "mesh=kv"); err != nil {
 		t.Error(err)
 	}
 	if got := f.dir("/etc/mesh/shop"); !slices.Equal(got, []string{"a", "b"}) {
@@ -63,13 +63,13 @@ func TestSourceValues(t *testing.T) {
 		"/etc/mesh/shop": "write DIR=NAME", "=a": "write DIR=NAME", "/etc/mesh/shop=": "write DIR=NAME", "/etc/mesh/shop=a,*": "whole names",
 		"/etc/mesh=a": "a directory of", "/etc/mesh/all=a": "not bound to a namespace",
 	} {
-		err := sourceValuesFlag{value}.check(configCredentials, roots, "")
+		err := sourceValuesFlag{value}.check(roots, "")
 		if err == nil || !strings.Contains(err.Error(), said) || !strings.Contains(err.Error(), "--config-credentials") {
 			t.Errorf("%q: %v", value, err)
 		}
 	}
 	for prefix, said := range map[string]string{"": "--consul-kv-prefix", "mesh": "not bound to a namespace"} {
-		if err := (sourceValuesFlag{keysSource + "=a"}).check(configCredentials, roots, prefix); err == nil || !strings.Contains(err.Error(), said) {
+		if err := (sourceValuesFlag{keysSource + "=a"}).check(roots, prefix); err == nil || !strings.Contains(err.Error(), said) {
 			t.Errorf("keys below %q: %v", prefix, err)
 		}
 	}

@@ -36,7 +36,8 @@ func (f sourceValuesFlag) of(is func(source string) bool) []string {
 }
 
 // check refuses what gives nothing to anybody.
-func (f sourceValuesFlag) check(flag string, roots []files.Root, kvPrefix string) error {
+func (f sourceValuesFlag) check(roots []files.Root, kvPrefix string) error {
+	const flag = configCredentials
 	var errs []error
 	for _, s := range f {
 		source, values, found := strings.Cut(s, "=")

@@ -45,7 +45,7 @@ func tenantConflicts(kind mesh.ConflictKind) func(w *meshIndex, r *report) {
 }
 
 // severityOf is an error where something is not in force.
-func severityOf(c mesh.Conflict) Severity { //nolint:gocritic // hugeParam: as callers have it
+func severityOf(c mesh.Conflict) Severity {
 	if c.Refused {
 		return Error
 	}
@@ -53,7 +53,7 @@ func severityOf(c mesh.Conflict) Severity { //nolint:gocritic // hugeParam: as c
 }
 
 // FaultOf is the fault of a source that is bound to namespaces, of a conflict of its own.
-func FaultOf(c mesh.Conflict) manifest.Fault { //nolint:gocritic // hugeParam: as callers have it
+func FaultOf(c mesh.Conflict) manifest.Fault {
 	code := CodeForeignHost
 	switch c.Kind {
 	case mesh.ConflictObject:
