@@ -1,8 +1,10 @@
 package xds
 
 import (
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead/fairlead/xds/view"
@@ -20,28 +22,39 @@ type FindingStatus struct {
 // findingTimes is since when some connected proxy has a finding. [Server.Run] looks every second: what
 // begins and ends in between is no finding.
 type findingTimes struct {
+	counted atomic.Pointer[countedFindings] // nil until they were counted
+
 	mu    sync.Mutex // guards since
 	since map[view.Finding]time.Time
 }
 
+// countedFindings are the findings of connected proxies, with how many have each. It is immutable.
+type countedFindings struct {
+	sets  map[*view.Findings]int
+	count map[view.Finding]int
+}
+
 // countFindings counts the connected proxies that have a finding. Proxies share their list of findings,
-// so that it is gone through once. A proxy that does not get its current configuration is left out: that
-// is a condition of its own.
-func (s *Server) countFindings() (count map[view.Finding]int, more int) {
+// so that it is gone through once, and only if it or the number of its proxies is new. A proxy that does not
+// get its current configuration is left out: that is a condition of its own.
+func (s *Server) countFindings() map[view.Finding]int {
 	sets := map[*view.Findings]int{}
 	for _, c := range s.connections() {
 		if o := c.current.Load(); o != nil && o.View != nil && o.View.Findings != nil && !o.gone && o.fault == "" {
 			sets[o.View.Findings]++
 		}
 	}
-	count = map[view.Finding]int{}
+	if last := s.findings.counted.Load(); last != nil && maps.Equal(last.sets, sets) {
+		return last.count
+	}
+	count := map[view.Finding]int{}
 	for set, proxies := range sets {
-		more = max(more, set.More)
 		for _, f := range set.List {
 			count[f] += proxies
 		}
 	}
-	return count, more
+	s.findings.counted.Store(&countedFindings{sets, count})
+	return count
 }
 
 // observeFindings notes which findings begin and end. While sources are missing there are none: what
@@ -49,7 +62,7 @@ func (s *Server) countFindings() (count map[view.Finding]int, more int) {
 func (s *Server) observeFindings(now time.Time) {
 	var count map[view.Finding]int
 	if snap := s.cfg.Snapshots.Snapshot(); snap != nil && !snap.Incomplete {
-		count, _ = s.countFindings()
+		count = s.countFindings()
 	}
 	t := &s.findings
 	t.mu.Lock()
@@ -69,10 +82,9 @@ func (s *Server) observeFindings(now time.Time) {
 	}
 }
 
-// Findings are the faults of the mesh that connected proxies have, sorted, and how many a proxy has at
-// most besides these.
-func (s *Server) Findings() (list []FindingStatus, more int) {
-	count, more := s.countFindings()
+// Findings are the faults of the mesh that connected proxies have, sorted.
+func (s *Server) Findings() (list []FindingStatus) {
+	count := s.countFindings()
 	t := &s.findings
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,5 +94,5 @@ func (s *Server) Findings() (list []FindingStatus, more int) {
 		}
 	}
 	slices.SortFunc(list, func(a, b FindingStatus) int { return a.Compare(b.Finding) })
-	return list, more
+	return list
 }

@@ -40,7 +40,7 @@ func TestFindingsOfConnectedProxies(t *testing.T) {
 	}
 	has := func(proxies int) func() bool {
 		return func() bool {
-			list, _ := r.server.Findings()
+			list := r.server.Findings()
 			if proxies == 0 {
 				return len(list) == 0
 			}
@@ -49,18 +49,18 @@ func TestFindingsOfConnectedProxies(t *testing.T) {
 	}
 	publish("gone.mesh", false)
 	eventually(t, "both proxies have the finding", has(2))
-	began, _ := r.server.Findings()
+	began := r.server.Findings()
 	publish("gone.mesh", true)
 	eventually(t, "a source is missing", has(0))
 	publish("gone.mesh", false)
 	eventually(t, "all sources are there", has(2))
-	if again, _ := r.server.Findings(); !again[0].Since.After(began[0].Since) {
+	if again := r.server.Findings(); !again[0].Since.After(began[0].Since) {
 		t.Errorf("it began at %v, and again at %v", began[0].Since, again[0].Since)
 	}
-	again, _ := r.server.Findings()
+	again := r.server.Findings()
 	web.cancel()
 	eventually(t, "one proxy has left", has(1))
-	if now, _ := r.server.Findings(); !slices.Equal(now, []FindingStatus{{again[0].Finding, again[0].Since, 1}}) {
+	if now := r.server.Findings(); !slices.Equal(now, []FindingStatus{{again[0].Finding, again[0].Since, 1}}) {
 		t.Errorf("it was %+v, and is %+v", again, now)
 	}
 	publish("orders.mesh", false)

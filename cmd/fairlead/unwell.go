@@ -35,7 +35,7 @@ func writeUnwell(w io.Writer, list []server.Condition) error {
 	if len(list) == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "\nUNWELL (%d)\n", len(list))
+	_, err := fmt.Fprintf(w, "\nUNWELL (%d)\n", server.Amount(list))
 	for len(list) > 0 {
 		n := 1
 		for n < len(list) && list[n].Reason == list[0].Reason {
@@ -48,10 +48,12 @@ func writeUnwell(w io.Writer, list []server.Condition) error {
 				_, _ = fmt.Fprintf(w, "      the same for %s\n", safetext.Sanitize(strings.Join(some(c.others, manySubjects), ", "), 1024))
 			}
 			_, _ = fmt.Fprintf(w, "      %s\n", safetext.Sanitize(c.Action, 1024))
-			shown += 1 + len(c.others)
+			shown += max(1, c.Others) + len(c.others)
 		}
-		if n > shown {
-			_, _ = fmt.Fprintf(w, "  %s: … and %d more, which -o json has\n", list[0].Reason, n-shown)
+		if more, last := server.Amount(list[:n])-shown, list[n-1]; more > 0 && last.Others > 0 {
+			_, _ = fmt.Fprintf(w, "  %s: … and %d more; -o json has %d of them\n", list[0].Reason, more, more-last.Others)
+		} else if more > 0 {
+			_, _ = fmt.Fprintf(w, "  %s: … and %d more, which -o json has\n", list[0].Reason, more)
 		}
 		list = list[n:]
 	}

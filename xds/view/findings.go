@@ -53,15 +53,11 @@ func (f Finding) Compare(o Finding) int {
 		strings.Compare(f.Server, o.Server), cmp.Compare(f.ListensAt, o.ListensAt), strings.Compare(f.Reason, o.Reason), strings.Compare(f.Lost, o.Lost))
 }
 
-// maxFindings bounds the findings of one proxy that are kept.
-const maxFindings = 256
-
 // Findings are those of one proxy. Proxies that have equal ones share them.
 type Findings struct {
-	// List is sorted.
+	// List is sorted, and has all of them: each is about a part that the proxy has anyway, so that a bound
+	// would save nothing, and would hide the faults of one namespace behind those of another.
 	List []Finding
-	// More is how many others there are.
-	More int
 }
 
 // All are those in the list; none if there are no findings.
@@ -165,11 +161,7 @@ func (mc *meshContext) findingsOf(all []Finding) *Findings {
 	}
 	slices.SortFunc(all, Finding.Compare)
 	all = slices.Compact(all)
-	out := Findings{List: all}
-	if len(all) > maxFindings {
-		out = Findings{List: slices.Clone(all[:maxFindings]), More: len(all) - maxFindings}
-	}
-	return mc.findingSets.intern(out)
+	return mc.findingSets.intern(Findings{List: all})
 }
 
 func listenerNameOf(p Part) string {
@@ -203,16 +195,26 @@ func (ss *scopeState) faultsOfListener(p Part) (out []Finding) {
 
 // faultsOfHost are those of where the routes of a virtual host lead. Mirrored copies are nobody's
 // requests. The route that a service has without a VirtualService is no fault: it may have been scaled
-// to zero.
+// to zero. Neither is a route that forwards no request.
 func (ss *scopeState) faultsOfHost(vh *VirtualHost) (out []Finding) {
 	ss.meshContext.count.judged.Add(1)
+	meant := ss.meantBy(vh)
+	if vh.RequireTLS || meant == meantByNobody {
+		return nil
+	}
 	for _, r := range vh.Routes {
-		if r.Rule == nil || r.Rule.GetRedirect() != nil || r.Rule.GetDirectResponse() != nil {
+		if r.Rule == nil || r.Rule.GetRedirect() != nil || r.Rule.GetDirectResponse() != nil || abortsAll(r.Rule) {
 			continue
 		}
-		for _, d := range r.Destinations {
-			if d.Weight > 0 || len(r.Destinations) == 1 {
-				out = ss.appendFault(out, r.Config, d.Cluster)
+		for i, d := range r.Destinations {
+			if d.Weight == 0 && len(r.Destinations) > 1 {
+				continue
+			}
+			had := len(out)
+			out = ss.appendFault(out, r.Config, d.Cluster)
+			ofPort := len(out) > had && out[had].Kind == NoDestination && out[had].Port != 0
+			if ofPort && meant == meantByName && r.Match.GetPort() == 0 && r.Rule.GetRoute()[i].GetDestination().GetPort() == nil {
+				out = out[:had] // a port that no object names
 			}
 		}
 	}

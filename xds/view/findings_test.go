@@ -101,6 +101,50 @@ func findingCases() map[string]struct {
 		"subset_of_unhealthy": {route(httpTo(`{"destination": {"host": "sick.mesh", "subset": "v2"}}`)), []string{"no-endpoints sick.mesh/v2"}},
 		"mirror": {route(`{"hosts": ["web.mesh"], "http": [{"route": [{"destination": {"host": "ok.mesh"}}], "mirror": {"host": "gone.mesh"},
 			"mirrors": [{"destination": {"host": "none.mesh"}}]}]}`), nil},
+		// The routes of a VirtualService are at port 80, too, since web.mesh has it. Nobody calls other hosts there.
+		"port_of_nobody": {func(w *meshFixture) {
+			w.service("shop", "two.mesh", 8080, 8081)
+			w.routes("shop", "two", `{"hosts": ["two.mesh"], "http": [{"route": [{"destination": {"host": "two.mesh"}}]}]}`)
+		}, nil},
+		"port_of_nobody_named": {func(w *meshFixture) {
+			w.service("shop", "high.mesh", 8080)
+			w.routes("shop", "high", `{"hosts": ["high.mesh"], "http": [{"match": [{"port": 80}], "route": [{"destination": {"host": "gone.mesh"}}]}]}`)
+		}, nil},
+		"port_of_nobody_and_missing": {func(w *meshFixture) {
+			w.service("shop", "high.mesh", 8080)
+			w.routes("shop", "high", `{"hosts": ["high.mesh"], "http": [{"route": [{"destination": {"host": "gone.mesh"}}]}]}`)
+		}, []string{"no-destination gone.mesh"}},
+		"port_of_nobody_wildcard": {func(w *meshFixture) {
+			w.service("shop", "a.high.mesh", 8080)
+			w.routes("shop", "high", `{"hosts": ["*.high.mesh"], "http": [{"route": [{"destination": {"host": "a.high.mesh"}}]}]}`)
+		}, nil},
+		"host_of_tcp": {func(w *meshFixture) {
+			tcp(w.service("shop", "db.mesh", 80), 5432)
+			w.routes("shop", "db", `{"hosts": ["db.mesh"], "http": [{"route": [{"destination": {"host": "db.mesh"}}]}], "tcp": [{"route": [{"destination": {"host": "db.mesh"}}]}]}`)
+		}, nil},
+		"host_hidden": {func(w *meshFixture) { // proxies do not see the service, and see the routes
+			w.service("other", "hidden.mesh", 80).ExportTo = []string{"."}
+			w.service("other", "part.mesh", 80).ExportTo = []string{"."}
+			w.routes("other", "hidden", `{"hosts": ["hidden.mesh"], "http": [{"route": [{"destination": {"host": "part.mesh"}}]}]}`)
+		}, nil},
+		"host_of_wildcard_service": {func(w *meshFixture) {
+			s := w.service("shop", "*.ext.example", 443)
+			s.Ports[0].Protocol, s.External, s.Resolution, s.Inline = mesh.TLS, true, mesh.ResolutionNone, nil
+			w.routes("shop", "a", `{"hosts": ["a.ext.example"], "http": [{"route": [{"destination": {"host": "a.ext.example"}}]}]}`)
+		}, nil},
+		"host_of_nobody": {func(w *meshFixture) { // the port is that at which the other service happens to be
+			w.service("shop", "high.mesh", 8080)
+			w.routes("shop", "high", `{"hosts": ["alias.example"], "http": [{"route": [{"destination": {"host": "high.mesh"}}]}]}`)
+		}, nil},
+		"host_of_nobody_with_port": {func(w *meshFixture) {
+			w.service("shop", "high.mesh", 8080)
+			w.routes("shop", "high", `{"hosts": ["alias.example"], "http": [{"route": [{"destination": {"host": "high.mesh", "port": {"number": 8081}}}]}]}`)
+		}, []string{"no-destination high.mesh:8081"}},
+		"host_of_nobody_missing": {func(w *meshFixture) {
+			w.routes("shop", "high", `{"hosts": ["alias.example"], "http": [{"route": [{"destination": {"host": "gone.mesh"}}]}]}`)
+		}, []string{"no-destination gone.mesh"}},
+		"aborted":             {route(`{"hosts": ["web.mesh"], "http": [{"fault": {"abort": {"httpStatus": 410, "percentage": {"value": 100}}}, "route": [{"destination": {"host": "gone.mesh"}}]}]}`), nil},
+		"aborted_half":        {route(`{"hosts": ["web.mesh"], "http": [{"fault": {"abort": {"httpStatus": 410, "percentage": {"value": 50}}}, "route": [{"destination": {"host": "gone.mesh"}}]}]}`), []string{"no-destination gone.mesh"}},
 		"redirect":            {route(`{"hosts": ["web.mesh"], "http": [{"redirect": {"uri": "/x"}}]}`), nil},
 		"direct_response":     {route(`{"hosts": ["web.mesh"], "http": [{"directResponse": {"status": 404}}]}`), nil},
 		"behind_all":          {route(`{"hosts": ["web.mesh"], "http": [{"route": [{"destination": {"host": "ok.mesh"}}]}, {"route": [{"destination": {"host": "gone.mesh"}}]}]}`), nil},
@@ -257,6 +301,9 @@ func TestFindingsOfGateways(t *testing.T) {
 	if want := []string{"gateway-server b 80", "no-destination gone.mesh", "no-endpoints none.mesh"}; !slices.Equal(shown(got), want) {
 		t.Errorf("found %v, want %v", shown(got), want)
 	}
+	if w := got.OwnWarnings(); len(got.Warnings) == 0 || len(w) > 0 {
+		t.Errorf("what is a finding is also a warning: %v, of %d", w, len(got.Warnings))
+	}
 	if e := got.Findings.List[0].Explain(s); !strings.Contains(e.Text, `the server "tcp" on port 80 is left out`) || !strings.Contains(e.Text, "(Gateway shop/a, a.yaml:") || !strings.HasPrefix(e.Origin.String(), "b.yaml:") {
 		t.Errorf("it says %+v", e)
 	}
@@ -311,18 +358,22 @@ func TestFindingsSuggest(t *testing.T) {
 	}
 }
 
-// TestFindingsAreBounded: many are counted, and the same ones are one list for all proxies.
-func TestFindingsAreBounded(t *testing.T) {
+// TestFindingsHideNoOther: many faults of one namespace do not hide the only one of another, and the same ones are
+// one list for all proxies.
+func TestFindingsHideNoOther(t *testing.T) {
 	t.Parallel()
 	w := findingsMesh(t)
-	for i := range maxFindings + 10 {
-		w.service("shop", fmt.Sprintf("s%d.mesh", i), 80)
-		w.routes("shop", fmt.Sprintf("s%d", i), fmt.Sprintf(`{"hosts": ["s%d.mesh"], "http": [{"route": [{"destination": {"host": "gone.mesh"}}]}]}`, i))
+	for i := range 300 {
+		host := fmt.Sprintf("s%d.mesh", i)
+		w.service("shop", host, 80)
+		w.routes("attic", host, fmt.Sprintf(`{"hosts": [%q], "http": [{"route": [{"destination": {"host": "gone.mesh"}}]}]}`, host))
 	}
+	w.routes("shop", "web", httpTo(`{"destination": {"host": "gone.mesh"}}`))
 	x := NewIndex(w.snapshot())
 	a, b := x.Build(proxyIn("shop", nil)), x.Build(proxyIn("other", nil))
-	if len(a.Findings.List) != maxFindings || a.Findings.More != 10 {
-		t.Errorf("%d findings and %d more", len(a.Findings.List), a.Findings.More)
+	list := a.Findings.All()
+	if len(list) != 301 || list[300].Object.Namespace != "shop" {
+		t.Errorf("%d findings, the last is %+v", len(list), list[len(list)-1])
 	}
 	if a.Findings != b.Findings {
 		t.Error("proxies with equal findings have lists of their own")

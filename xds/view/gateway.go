@@ -26,6 +26,7 @@ func rejected(list []mesh.RejectedServer) []Warning {
 			Key: r.Server.Gateway.Key, Origin: r.Server.Gateway.Origin,
 			Message: fmt.Sprintf("the server %q on port %d is left out: %s (%s)",
 				cmp.Or(r.Server.GetName(), r.Server.GetPort().GetName()), r.Server.ListensAt, r.Reason, r.Kept.Gateway.Key),
+			found: !losesNothing(r),
 		})
 	}
 	return out

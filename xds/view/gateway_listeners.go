@@ -108,6 +108,7 @@ func (b *gatewayBuilder) listeners() ([]Part, []string) {
 		first := b.merged.Servers[at][0]
 		if at.Number < b.key.firstPort && !isUnix(at.Bind) {
 			b.warn(first, fmt.Sprintf("no listener: Envoy on this host may listen at ports from %d on", b.key.firstPort))
+			b.isFound()
 			for _, s := range b.merged.Servers[at] {
 				b.leftOut = append(b.leftOut, leftOutServer(s, fmt.Sprintf("Envoy on these hosts may listen at ports from %d on", b.key.firstPort)))
 			}
@@ -138,6 +139,7 @@ func (b *gatewayBuilder) listeners() ([]Part, []string) {
 			if f, lost := owners[name].add(b.servers[i], c, got); lost {
 				b.leftOut = append(b.leftOut, f)
 				b.warn(b.servers[i], fmt.Sprintf("some of its connections go elsewhere: %s (%s)", f.Reason, f.Other))
+				b.isFound()
 			} else if !added {
 				b.warn(b.servers[i], "some of its connections go where an earlier server has the same names")
 			}
@@ -217,6 +219,9 @@ func (b *gatewayBuilder) warn(s *mesh.GatewayServer, text string) {
 		Message: fmt.Sprintf("port %d: %s", s.ListensAt, text),
 	})
 }
+
+// isFound notes that the last warning is a finding, too.
+func (b *gatewayBuilder) isFound() { b.warnings[len(b.warnings)-1].found = true }
 
 // chains are the filter chains of a port.
 func (b *gatewayBuilder) chains(at mesh.GatewayPort) []*FilterChain {

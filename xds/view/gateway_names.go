@@ -35,7 +35,7 @@ func (o nameOwners) add(s *mesh.GatewayServer, asked, got *FilterChain) (Finding
 			if o[n] == nil {
 				o[n] = s
 			}
-		} else if kept := o[n]; kept != nil && kept != s && !(passesByName(s) && passesByName(kept)) {
+		} else if kept := o[n]; kept != nil && kept != s && (!passesByName(s) || !passesByName(kept)) {
 			lost = append(lost, n)
 			if by == nil {
 				by = kept

@@ -342,6 +342,7 @@ func (ss *scopeState) applyDiff(prev *Index, pc *proxyContext) bool {
 		case sc.revealsCatalogService(c.Delta, pc):
 			return false
 		case !inScope(c.Old) && !inScope(c.New):
+			ss.noteHidden(c)
 		case c.endpointsOnly:
 			replaced = append(replaced, c.Delta)
 		case len(changes) < maxServiceChanges && sc.isolated(c.Delta, pc):

@@ -96,6 +96,8 @@ type Warning struct {
 	// servedPort is set if it does not concern a proxy whose application serves this port of the
 	// object itself.
 	servedPort uint32
+	// found is set if a [Finding] says the same.
+	found bool
 }
 
 // servedPort is a port of a service at which the proxy's own application listens.
@@ -104,17 +106,17 @@ type servedPort struct {
 	port    uint32
 }
 
-// OwnWarnings are the warnings that concern this proxy. Where there is no listener for a port of a service
+// OwnWarnings are the warnings that concern this proxy, and that no finding says. Where there is no listener for a port of a service
 // because the proxy's own application serves it there, a call to it is answered as without the mesh.
 func (v *View) OwnWarnings() []Warning {
 	v.mu.Lock()
 	served := v.inputs.served
 	v.mu.Unlock()
-	if len(served) == 0 {
-		return v.Warnings
-	}
 	var out []Warning
 	for _, w := range v.Warnings {
+		if w.found {
+			continue
+		}
 		if w.servedPort == 0 || !slices.Contains(served, servedPort{w.Key, w.servedPort}) {
 			out = append(out, w)
 		}

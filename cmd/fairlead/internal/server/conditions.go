@@ -27,6 +27,16 @@ type Condition struct {
 	// Proxy and Host are those that it is about, if it is about one.
 	Proxy string `json:"proxy,omitempty"`
 	Host  string `json:"host,omitempty"`
+	// Others is how many there are of which this one only says the number; 0 if it is about one.
+	Others int `json:"others,omitempty"`
+}
+
+// Amount is how many conditions there are in a list, those that are only counted too.
+func Amount(list []Condition) (n int) {
+	for i := range list {
+		n += max(1, list[i].Others)
+	}
+	return n
 }
 
 // patience is how long a proxy may take to answer until that is a condition: a change on
@@ -321,7 +331,7 @@ func names(list []string, few int) string {
 func byReason(list []Condition) map[string]int {
 	count := map[string]int{}
 	for _, c := range list {
-		count[c.Reason]++
+		count[c.Reason] += max(1, c.Others)
 	}
 	return count
 }

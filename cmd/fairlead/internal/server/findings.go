@@ -1,19 +1,22 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/fairlead/fairlead/internal/fairlist"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// maxFindingsShown is how many findings of each kind are conditions of their own. One more says how many
-// others there are.
-const maxFindingsShown = 20
+// maxFindingsShown is how many findings of each kind are conditions of their own for each namespace, and
+// mostFindingsShown for all of them. One more condition says how many others there are.
+const (
+	maxFindingsShown  = 20
+	mostFindingsShown = 60
+)
 
 // MeshFinding is a fault of the mesh that makes requests of connected proxies fail.
 type MeshFinding struct {
@@ -32,52 +35,75 @@ type MeshFindings struct {
 	List []MeshFinding `json:"list,omitempty"`
 	// More is how many others there are of each kind.
 	More map[string]int `json:"more,omitempty"`
-	// Unknown means that a proxy has more than are counted.
-	Unknown bool `json:"unknown,omitempty"`
 }
 
 func (s *Server) meshFindings(snap *mesh.Snapshot, now time.Time) MeshFindings {
-	list, more := s.xds.Findings()
-	return explainFindings(list, more, snap, now)
+	return explainFindings(s.xds.Findings(), snap, now)
 }
 
-func explainFindings(list []xds.FindingStatus, more int, snap *mesh.Snapshot, now time.Time) MeshFindings {
-	out := MeshFindings{Unknown: more > 0}
+func explainFindings(list []xds.FindingStatus, snap *mesh.Snapshot, now time.Time) MeshFindings {
+	out := MeshFindings{}
 	if snap == nil || snap.Incomplete {
-		return MeshFindings{}
+		return out
 	}
-	list = slices.DeleteFunc(slices.Clone(list), func(f xds.FindingStatus) bool { return now.Sub(f.Since) < patience }) // a change is on its way
-	for _, f := range shownFindings(list, &out) {
+	chosen, all := chooseFindings(list, snap, now)
+	for _, f := range chosen {
 		e := f.Explain(snap)
 		out.List = append(out.List, MeshFinding{
 			Reason: string(f.Kind), Object: e.Key.String(), Origin: e.Origin.String(), Text: e.Text, Action: e.Action, Since: f.Since, Proxies: f.Proxies,
 		})
+		all[f.Kind]--
+	}
+	for kind, n := range all {
+		if n == 0 {
+			continue
+		}
+		if out.More == nil {
+			out.More = map[string]int{}
+		}
+		out.More[string(kind)] = n
 	}
 	return out
 }
 
-// shownFindings are those that are shown: the first of each kind, where namespaces take turns, so that
-// the faults of one team do not hide those of others. It counts the others.
-func shownFindings(list []xds.FindingStatus, out *MeshFindings) (shown []xds.FindingStatus) {
-	of := map[view.FindingKind][]xds.FindingStatus{}
-	var kinds []view.FindingKind
+// chooseFindings are those that are shown, and how many there are of each kind. Namespaces take turns, so
+// that many of one do not hide those of another. First are those of namespaces that no source is bound to.
+func chooseFindings(list []xds.FindingStatus, snap *mesh.Snapshot, now time.Time) ([]xds.FindingStatus, map[view.FindingKind]int) {
+	type turn struct {
+		xds.FindingStatus
+		bound, number int
+	}
+	type place struct {
+		kind      view.FindingKind
+		namespace string
+	}
+	byKind, seen, all := map[view.FindingKind][]turn{}, map[place]int{}, map[view.FindingKind]int{}
 	for _, f := range list {
-		if of[f.Kind] == nil {
-			kinds = append(kinds, f.Kind)
+		if now.Sub(f.Since) < patience {
+			continue // a change is on its way
 		}
-		of[f.Kind] = append(of[f.Kind], f)
+		all[f.Kind]++
+		at := place{f.Kind, f.Object.Namespace}
+		if seen[at]++; seen[at] > maxFindingsShown {
+			continue
+		}
+		t := turn{f, 0, seen[at]}
+		if snap.Bound(f.Object.Namespace) {
+			t.bound = 1
+		}
+		byKind[f.Kind] = append(byKind[f.Kind], t)
 	}
-	for _, kind := range kinds {
-		first := fairlist.First(of[kind], maxFindingsShown, func(f xds.FindingStatus) string { return f.Object.Namespace })
-		shown = append(shown, first...)
-		if more := len(of[kind]) - len(first); more > 0 {
-			if out.More == nil {
-				out.More = map[string]int{}
-			}
-			out.More[string(kind)] = more
+	var out []xds.FindingStatus
+	for _, kind := range view.FindingKinds() {
+		turns := byKind[kind] // sorted, as the list is
+		slices.SortStableFunc(turns, func(a, b turn) int { return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.bound, b.bound)) })
+		turns = turns[:min(len(turns), mostFindingsShown)]
+		slices.SortStableFunc(turns, func(a, b turn) int { return cmp.Compare(a.bound, b.bound) })
+		for _, t := range turns {
+			out = append(out, t.FindingStatus)
 		}
 	}
-	return shown
+	return out, all
 }
 
 // findingRules are the rules of all kinds of findings.
@@ -100,11 +126,7 @@ func (m *MeshFindings) of(reason string, now time.Time) (out []Condition) {
 		}
 	}
 	if n := m.More[reason]; n > 0 {
-		text := fmt.Sprintf("there are %d others of this kind", n)
-		if m.Unknown {
-			text = fmt.Sprintf("there are at least %d others of this kind", n)
-		}
-		out = append(out, Condition{Subject: "mesh", Text: text, Action: "correct those above; the next ones are shown then"})
+		out = append(out, Condition{Subject: "mesh", Text: fmt.Sprintf("there are %d others of this kind", n), Action: "correct those above; the next ones are shown then", Others: n})
 	}
 	return out
 }

@@ -28,7 +28,7 @@ func TestFindingsBecomeConditions(t *testing.T) {
 	}
 	conditions := func(list ...xds.FindingStatus) []Condition {
 		p, s := allWell()
-		p.Findings = explainFindings(list, 0, snap, now)
+		p.Findings = explainFindings(list, snap, now)
 		return Conditions(p, s, now)
 	}
 	if got := conditions(finding("order.mesh", patience-time.Millisecond)); len(got) > 0 {
@@ -65,9 +65,54 @@ func TestFindingsOfATeamHideNobody(t *testing.T) {
 		add("evil", strconv.Itoa(i))
 	}
 	add("shop", "orders")
-	var out MeshFindings
-	shown := shownFindings(list, &out)
-	if len(shown) != maxFindingsShown || shown[len(shown)-1].Object.Namespace != "shop" || out.More[string(view.NoEndpoints)] != 101-maxFindingsShown {
-		t.Errorf("%d are shown, %v more", len(shown), out.More)
+	shown, all := chooseFindings(list, mesh.Merge(mesh.Input{Fallback: smallmesh.Shop().Snapshot(nil).MeshConfig}), time.Now())
+	if len(shown) != maxFindingsShown+1 || shown[1].Object.Namespace != "shop" || all[view.NoEndpoints] != 101 {
+		t.Errorf("%d are shown, of %v", len(shown), all)
+	}
+}
+
+// TestFindingsOfATenantHideNoOther: of a tenant's 300 broken routes some are listed, and all are counted. The one of
+// the operator is listed first, and so are those of other tenants.
+func TestFindingsOfATenantHideNoOther(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	snap := mesh.Merge(mesh.Input{
+		Fallback:  smallmesh.Shop().Snapshot(nil).MeshConfig,
+		Fragments: []*mesh.Fragment{{Source: "operator"}, {Source: "attic"}, {Source: "bazaar"}},
+		Bindings:  []*mesh.Binding{nil, {Namespaces: []string{"attic"}}, {Namespaces: []string{"bazaar"}}},
+	})
+	if !snap.Bound("attic") || snap.Bound("shop") {
+		t.Fatal("attic is to be a namespace that a source is bound to")
+	}
+	var list []xds.FindingStatus
+	add := func(namespace string, n int) {
+		for i := range n {
+			list = append(list, xds.FindingStatus{Since: now.Add(-time.Hour), Proxies: 1, Finding: view.Finding{
+				Kind: view.NoDestination, Object: mesh.Key{Kind: mesh.KindVirtualService, Namespace: namespace, Name: fmt.Sprintf("r%03d", i)}, Host: "gone.mesh",
+			}})
+		}
+	}
+	add("attic", 300)
+	add("bazaar", 2)
+	add("shop", 1)
+	p, s := allWell()
+	p.Findings = explainFindings(list, snap, now)
+	got := Conditions(p, s, now)
+	var subjects []string
+	for _, c := range got {
+		subjects = append(subjects, c.Subject)
+	}
+	if len(got) != 1+maxFindingsShown+2+1 || subjects[0] != "VirtualService shop/r000" || subjects[2] != "VirtualService bazaar/r000" {
+		t.Errorf("%d are listed: %v", len(got), subjects)
+	}
+	last := got[len(got)-1]
+	if last.Text != "there are 280 others of this kind" || Amount(got) != 303 {
+		t.Errorf("of 303, %d are counted; the last says %q", Amount(got), last.Text)
+	}
+	if line := sum(got); !strings.Contains(line, "no-destination 303") {
+		t.Errorf("the sum is %q", line)
+	}
+	if m := unwellMetric(t, got); m["no-destination"] != 303 {
+		t.Errorf("the metric is %v", m)
 	}
 }

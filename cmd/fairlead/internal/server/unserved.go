@@ -127,7 +127,7 @@ func noInbound(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 	if more := len(p.Unserved) - len(out); more > 0 {
 		out = append(out, Condition{
 			Subject: "mesh", Text: fmt.Sprintf("clients call %s more by mTLS that take none and get 503", amount(more, "endpoint")),
-			Action: "repair those that are listed first; the others follow",
+			Action: "repair those that are listed first; the others follow", Others: more,
 		})
 	}
 	return out
