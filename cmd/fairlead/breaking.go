@@ -24,9 +24,16 @@ func (f *breakingFlag) addBreaking(fl *pflag.FlagSet) {
 const maxBroken = 20
 
 // brokenBy prints what a change newly makes fail, as a running server reports it, and how many faults that are.
-// Each workload of the mesh is judged as a proxy of its own, before and after the change.
+// Each workload of the mesh is judged as a proxy of its own, before and after the change. Only those count that
+// were there before: of a workload that the change adds, nothing worked that could fail now.
 func brokenBy(w io.Writer, before, after *tree, j changeCheck) (int, error) {
-	s, found := meshFindings(after, j.settings)
+	was := before.snapshot(j.settings)
+	there := map[mesh.Key]bool{}
+	for _, w := range was.Workloads {
+		there[w.Key] = true
+	}
+	s := after.snapshot(j.settings)
+	found := meshFindings(s, func(w *mesh.Workload) bool { return there[w.Key] })
 	if len(s.Workloads) == 0 && len(s.VirtualServices)+len(s.Gateways) > 0 {
 		_, err := fmt.Fprintf(w, "no workload is known here: whether requests fail was not checked; %s names other directories of the mesh\n", j.tell)
 		return 0, err
@@ -34,7 +41,7 @@ func brokenBy(w io.Writer, before, after *tree, j changeCheck) (int, error) {
 	if len(found) == 0 {
 		return 0, nil
 	}
-	was, had := meshFindings(before, j.settings)
+	had := meshFindings(was, func(*mesh.Workload) bool { return true })
 	var list []view.Finding
 	unknown := 0
 	for f := range found {
@@ -119,9 +126,8 @@ func losesAsMuch(before, now view.Finding) bool {
 	return before.Lost == "" || now.Lost != "" && !slices.ContainsFunc(strings.Fields(now.Lost), func(name string) bool { return !slices.Contains(had, name) })
 }
 
-// meshFindings are the findings of all workloads of the mesh, each with how many have it.
-func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.Finding]int) {
-	s := t.snapshot(settings)
+// meshFindings are the findings of those workloads of the mesh that count, each with how many have it.
+func meshFindings(s *mesh.Snapshot, counts func(*mesh.Workload) bool) map[view.Finding]int {
 	var defaults view.Settings
 	index := defaults.NewIndex(s)
 	type class struct {
@@ -132,6 +138,9 @@ func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.
 	classes := map[class]*view.Findings{}
 	found := map[view.Finding]int{}
 	for _, w := range s.Workloads {
+		if !counts(w) {
+			continue
+		}
 		kind := proxyTypeOf(s, w)
 		c := class{kind, w.Namespace, w.ServiceAccount, fmt.Sprint(w.Labels), w.Network, w.Locality}
 		findings, known := classes[c]
@@ -143,7 +152,7 @@ func meshFindings(t *tree, settings *mesh.MeshConfig) (*mesh.Snapshot, map[view.
 			found[f]++
 		}
 	}
-	return s, found
+	return found
 }
 
 // proxyTypeOf is router for a workload that a Gateway selects by its labels.

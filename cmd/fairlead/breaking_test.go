@@ -62,7 +62,17 @@ func TestApplyRefusesWhatBreaks(t *testing.T) {
 		},
 		"failed_before":           {file{"web.yaml": shopWeb, "none.yaml": shopNone, "api.yaml": shopAPI, "route.yaml": toNone}, file{"route.yaml": strings.Replace(toNone, "weight: 10", "weight: 10, headers: {request: {set: {a: b}}}", 1)}, ""},
 		"only_the_reason_changed": {file{"web.yaml": shopWeb, "api.yaml": shopAPI, "route.yaml": toNone}, file{"none.yaml": shopNone}, ""},
-		"no_workload":             {file{"none.yaml": shopNone}, file{"route.yaml": shopRoute("web", "{hosts: [web.example], http: [{route: [{destination: {host: none.mesh}}]}]}")}, ""},
+		// A workload that is added had no requests that worked; a service may be prepared before its workloads.
+		"first_client":        {file{"none.yaml": shopNone, "route.yaml": shopRoute("none", "{hosts: [none.mesh], http: [{route: [{destination: {host: none.mesh}}]}]}")}, file{"web.yaml": shopWeb}, ""},
+		"client_and_route":    {file{"none.yaml": shopNone}, file{"web.yaml": shopWeb, "route.yaml": shopRoute("none", "{hosts: [none.mesh], http: [{route: [{destination: {host: none.mesh}}]}]}")}, ""},
+		"new_route_to_nobody": {file{"web.yaml": shopWeb, "none.yaml": shopNone}, file{"route.yaml": shopRoute("none", "{hosts: [none.mesh], http: [{route: [{destination: {host: none.mesh}}]}]}")}, "breaking no-endpoints VirtualService shop/none"},
+		"aborted":             {file{"web.yaml": shopWeb, "none.yaml": shopNone}, file{"route.yaml": shopRoute("web", "{hosts: [web.mesh], http: [{fault: {abort: {httpStatus: 410, percentage: {value: 100}}}, route: [{destination: {host: none.mesh}}]}]}")}, ""},
+		"port_80_of_another": {
+			file{"web.yaml": strings.Replace(shopWeb, "{number: 80, name: http, protocol: HTTP}", "{number: 8080, name: http, protocol: HTTP}, {number: 8081, name: more, protocol: HTTP}", 1), "route.yaml": routeOfWeb("{destination: {host: web.mesh}}")},
+			file{"api.yaml": shopAPI},
+			"",
+		},
+		"no_workload": {file{"none.yaml": shopNone}, file{"route.yaml": shopRoute("web", "{hosts: [web.example], http: [{route: [{destination: {host: none.mesh}}]}]}")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
