@@ -21,8 +21,13 @@ func TestLosesMoreThanBefore(t *testing.T) {
 		before, now string
 		want        bool
 	}{
-		{"a.test", "", false}, {"a.test", "a.test b.test", false}, {"a.test", "b.test", false},
-		{"", "", true}, {"", "a.test", true}, {"a.test", "a.test", true}, {"a.test b.test", "b.test", true},
+		{"a.test", "", false},
+		{"a.test", "a.test b.test", false},
+		{"a.test", "b.test", false},
+		{"", "", true},
+		{"", "a.test", true},
+		{"a.test", "a.test", true},
+		{"a.test b.test", "b.test", true},
 	} {
 		if got := alreadyFailed(lost(c.now, "now"), map[view.Finding]int{lost(c.before, "before"): 1}); got != c.want {
 			t.Errorf("before %q, now %q: failed already %v, want %v", c.before, c.now, got, c.want)
