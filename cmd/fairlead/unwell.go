@@ -41,7 +41,7 @@ func writeUnwell(w io.Writer, list []server.Condition) error {
 		for n < len(list) && list[n].Reason == list[0].Reason {
 			n++
 		}
-		shown, same := 0, fold(list[:n])
+		shown, same, unlisted := 0, fold(list[:n]), list[n-1].Others
 		for _, c := range fairlist.First(same, manyConditions, (*sameCondition).whose) {
 			_, _ = fmt.Fprintf(w, "  %s: %s\n", c.Reason, safetext.Sanitize(c.Text, 1024))
 			if len(c.others) > 0 {
@@ -49,9 +49,12 @@ func writeUnwell(w io.Writer, list []server.Condition) error {
 			}
 			_, _ = fmt.Fprintf(w, "      %s\n", safetext.Sanitize(c.Action, 1024))
 			shown += max(1, c.Others) + len(c.others)
+			if c.Others > 0 {
+				unlisted = 0 // it is among those that are shown
+			}
 		}
-		if more, last := server.Amount(list[:n])-shown, list[n-1]; more > 0 && last.Others > 0 {
-			_, _ = fmt.Fprintf(w, "  %s: … and %d more; -o json has %d of them\n", list[0].Reason, more, more-last.Others)
+		if more := server.Amount(list[:n]) - shown; more > 0 && unlisted > 0 {
+			_, _ = fmt.Fprintf(w, "  %s: … and %d more; -o json has %d of them\n", list[0].Reason, more, more-unlisted)
 		} else if more > 0 {
 			_, _ = fmt.Fprintf(w, "  %s: … and %d more, which -o json has\n", list[0].Reason, more)
 		}

@@ -137,3 +137,25 @@ func TestOneHostHidesNobody(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 }
+
+// TestOthersAreCountedOnce: the row that only counts others may be shown before the last one of a kind.
+func TestOthersAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	for subject, want := range map[string]string{
+		"mesh":                    "… and 11 more, which -o json has\n", // it has its turn, and 9 of 20 are shown
+		"VirtualService evil/sum": "… and 290 more; -o json has 10 of them\n",
+	} {
+		var list []server.Condition
+		for i := range 20 {
+			list = append(list, server.Condition{Reason: "no-endpoints", Subject: fmt.Sprint("VirtualService evil/", i), Text: strings.Repeat("b", i+1), Action: "look"})
+		}
+		list = append(list, server.Condition{Reason: "no-endpoints", Subject: subject, Text: "there are 280 others of this kind", Action: "correct those above", Others: 280})
+		var b strings.Builder
+		if err := writeUnwell(&b, list); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), "UNWELL (300)\n") || !strings.Contains(b.String(), want) {
+			t.Errorf("%s: it does not say %q:\n%s", subject, want, b.String())
+		}
+	}
+}
