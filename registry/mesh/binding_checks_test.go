@@ -95,7 +95,7 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 		if !own && c.service && !isAddress(c.host) && !w.inCatalog(c.host, c.namespace) {
 			t.Fatalf("%v is seen by others, and no title gives it to the source", c)
 		}
-		if !own && !c.service && !isAddress(c.host) && !w.declaredFor(s, c.source, c.host, c.namespace) {
+		if !own && !c.service && !isAddress(c.host) && !w.declaredFor(c.source, c.host, c.namespace) {
 			t.Fatalf("%v is seen by others, and neither a title nor a service gives it to the source", c)
 		}
 		for _, o := range claims {
@@ -123,7 +123,7 @@ func (w *tenants) inCatalog(h Hostname, namespace string) bool {
 
 // declaredFor reports whether there is a service that lets a namespace route a host: one of an unbound source in the
 // namespace, or one of the source itself.
-func (w *tenants) declaredFor(s *Snapshot, source int, h Hostname, namespace string) bool {
+func (w *tenants) declaredFor(source int, h Hostname, namespace string) bool {
 	for i, objects := range w.objects {
 		for _, x := range objects {
 			svc, is := x.(*Service)

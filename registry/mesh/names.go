@@ -303,18 +303,6 @@ func (x *nameIndex[T]) updated(deltas []Delta[T], order func(a, b T) int, under 
 	return next
 }
 
-// hasAbove reports whether there is an object with a wildcard or range that covers a name.
-func (x *nameIndex[T]) hasAbove(h Hostname) bool {
-	found := false
-	if x.named.size > 0 {
-		x.widths.above(h, func(name Hostname) bool {
-			found = len(x.named.get(name)) > 0
-			return !found
-		})
-	}
-	return found
-}
-
 // get returns the objects with exactly that name.
 func (x *nameIndex[T]) get(h Hostname) []T { return x.named.get(h) }
 

@@ -10,9 +10,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// restrictedBy merges sources, each bound to namespaces, or not if it has none, and returns what
-// the conflicts are about.
-func restrictedBy(t *testing.T, bound []string, fragments ...*Fragment) (*Snapshot, string) {
+// mergeBound merges sources, each bound to namespaces, or not if it has none.
+func mergeBound(t *testing.T, bound []string, fragments ...*Fragment) *Snapshot {
 	t.Helper()
 	bindings := make([]*Binding, len(bound))
 	for i, list := range bound {
@@ -20,12 +19,7 @@ func restrictedBy(t *testing.T, bound []string, fragments ...*Fragment) (*Snapsh
 			bindings[i] = &Binding{Namespaces: strings.Fields(list)}
 		}
 	}
-	s := Merge(Input{Fallback: testMeshConfig(), Bindings: bindings, Fragments: fragments})
-	var about []string
-	for _, c := range s.Conflicts {
-		about = append(about, c.Key.String()+" "+string(c.Host))
-	}
-	return s, strings.Join(about, ", ")
+	return Merge(Input{Fallback: testMeshConfig(), Bindings: bindings, Fragments: fragments})
 }
 
 // TestPortsAreDecidedApart: who comes behind whom at a port depends on the source, and on the
@@ -72,7 +66,7 @@ func TestPortsAreDecidedApart(t *testing.T) {
 			"a/first",
 		},
 	} {
-		s, _ := restrictedBy(t, c.bound, c.fragments...)
+		s := mergeBound(t, c.bound, c.fragments...)
 		if got := yields(s); got != c.want {
 			t.Errorf("%s: %q come behind others, want %q", c.name, got, c.want)
 		}
@@ -91,7 +85,7 @@ func TestOnlySharedNamespacesComeLast(t *testing.T) {
 		return x
 	}
 	shared, alone := sidecar("a", "mine", 1), sidecar("other", "mine", 1)
-	s, _ := restrictedBy(t, []string{"", "a other"}, &Fragment{Sidecars: []*Sidecar{sidecar("a", "operator", 2)}}, &Fragment{Sidecars: []*Sidecar{shared, alone}})
+	s := mergeBound(t, []string{"", "a other"}, &Fragment{Sidecars: []*Sidecar{sidecar("a", "operator", 2)}}, &Fragment{Sidecars: []*Sidecar{shared, alone}})
 	for _, x := range s.Sidecars {
 		switch {
 		case x.Namespace == "other" && x != alone:

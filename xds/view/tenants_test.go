@@ -26,8 +26,14 @@ var (
 
 // contestedGrants are of contested names, some below others.
 var contestedGrants = []mesh.Grant{
-	{Name: "*.shop.internal", Namespace: "mm"}, {Name: "h1.shop.internal", Namespace: "zz"}, {Name: "*.y.shop.internal", Namespace: "aa"}, {Name: "h.p.internal", Namespace: "aa"},
-	{Name: "10.9.0.0/16", Namespace: "mm"}, {Name: "10.9.0.1", Namespace: "zz"}, {Name: "fd00::/64", Namespace: "aa"}, {Name: "10.77.0.1", Namespace: "zz"},
+	{Name: "*.shop.internal", Namespace: "mm"},
+	{Name: "h1.shop.internal", Namespace: "zz"},
+	{Name: "*.y.shop.internal", Namespace: "aa"},
+	{Name: "h.p.internal", Namespace: "aa"},
+	{Name: "10.9.0.0/16", Namespace: "mm"},
+	{Name: "10.9.0.1", Namespace: "zz"},
+	{Name: "fd00::/64", Namespace: "aa"},
+	{Name: "10.77.0.1", Namespace: "zz"},
 }
 
 const (
