@@ -190,6 +190,18 @@ func plainScenes() map[string]scenario {
 		"TLSRoute.match":                        {documents: routes("c", everywhere), was: "[10.1.0.0/16]}", is: "[10.1.0.0/16]}, {sniHosts: [c.mesh], destinationSubnets: [10.2.0.0/16]}"},
 		"Attribute.name":                        {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, ttl: 1s, attributes: [{name: SameSite, value: Strict}]}}}}`), was: "SameSite", is: "Path"},
 		"Attribute.value":                       {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, ttl: 1s, attributes: [{name: SameSite, value: Strict}]}}}}`), was: "Strict", is: "Lax"},
+		"DestinationRule.LimitTables": {documents: rule(cookie), set: func(fragments []*mesh.Fragment, second bool) {
+			for _, f := range fragments {
+				for i, r := range f.DestinationRules {
+					limited := *r
+					limited.LimitTables, limited.Hash = second, mesh.Hash{1}
+					if !second {
+						limited.Hash = mesh.Hash{2}
+					}
+					f.DestinationRules[i] = &limited
+				}
+			}
+		}},
 		"AuthorizationPolicy.DryRun": {documents: policy(`rules: [{}]`), set: func(fragments []*mesh.Fragment, second bool) {
 			for _, f := range fragments {
 				for i, p := range f.AuthorizationPolicies {
