@@ -40,6 +40,9 @@ func (f Finding) Explain(s *mesh.Snapshot) Explanation {
 			out.Text = fmt.Sprintf("the server %q on port %d serves only some of its names, and nothing that is meant for %s: %s%s", f.Server, f.ListensAt, f.Lost, f.Reason, f.because(s))
 		}
 		out.Action = "give the server a port and hosts of its own, or remove one of the two" + f.toComeFirst(s)
+		if f.Other == (mesh.Key{}) { // no other server is in its way: Envoy may not have the port
+			out.Action = "give the server one of these ports, or run Envoy with CAP_NET_BIND_SERVICE, as the agent's unit does"
+		}
 	case NoEndpoints:
 		out.Text = fmt.Sprintf("sends requests to %s, which has no endpoint: %s; these requests fail", f.destination(), f.whyEmpty(s))
 		out.Action = "correct the labels, start a workload that has them, or remove the route (or give it the weight 0)"
