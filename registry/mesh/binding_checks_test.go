@@ -95,7 +95,7 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 		if !own && c.service && !isAddress(c.host) && !w.inCatalog(c.host, c.namespace) {
 			t.Fatalf("%v is seen by others, and no title gives it to the source", c)
 		}
-		if !own && !c.service && !isAddress(c.host) && !w.declaredFor(c.source, c.host, c.namespace) {
+		if !own && !c.service && !isAddress(c.host) && !w.declaredFor(s, c.source, c.host, c.namespace) {
 			t.Fatalf("%v is seen by others, and neither a title nor a service gives it to the source", c)
 		}
 		for _, o := range claims {
@@ -121,13 +121,16 @@ func (w *tenants) inCatalog(h Hostname, namespace string) bool {
 	return false
 }
 
-// declaredFor reports whether there is a service that lets a namespace route a host: one of an unbound source in the
-// namespace, or one of the source itself.
-func (w *tenants) declaredFor(source int, h Hostname, namespace string) bool {
+// declaredFor reports whether there is a service that lets a namespace route a host: one of the source itself, one of an
+// unbound source in the namespace, or one in the namespace of another source whose title gives it the host.
+func (w *tenants) declaredFor(s *Snapshot, source int, h Hostname, namespace string) bool {
 	for i, objects := range w.objects {
 		for _, x := range objects {
 			svc, is := x.(*Service)
-			if is && covering(svc.Hostname.canonical(), h) && (w.bindings[i] == nil && svc.Namespace == namespace || i == source) {
+			if !is || !covering(svc.Hostname.canonical(), h) {
+				continue
+			}
+			if i == source || svc.Namespace == namespace && (w.bindings[i] == nil || w.hasTitle(s, w.bindings[i], svc.Hostname.canonical(), false)) {
 				return true
 			}
 		}
