@@ -306,7 +306,7 @@ func TestTenantsCannotTakeNamesOfOthers(t *testing.T) {
 			}
 		}
 	}
-	if n := int(seeds); answered < 80*n || contested < 20*n {
+	if n := int(seeds); answered < 80*n || contested < 15*n {
 		t.Errorf("too little was contested: %d answers, %d of owners", answered, contested)
 	}
 }
