@@ -2,6 +2,7 @@ package registry
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -24,7 +25,8 @@ type grantRecord struct {
 	// recorded is what grants are to be made of, as soon as all sources have been read; make says that.
 	recorded []mesh.Recorded
 	make     bool
-	fault    string // why the grants are not known; or empty
+	missing  []string // the sources that current was made without
+	fault    string   // why the grants are not known; or empty
 }
 
 // grantMoment is the grants that are written. It is immutable.
@@ -57,9 +59,11 @@ func (l *grantRecord) load(store GrantStore, bound bool) error {
 
 // take makes the grants from what all sources say. While one is missing they are made as well, and not kept.
 func (l *grantRecord) take(in mesh.Input) {
-	if !l.make {
+	// They are not made anew with each change: what is written while a source is missing would be granted, too.
+	if !l.make || l.current != nil && slices.Equal(l.missing, in.Missing) {
 		return
 	}
+	l.missing = slices.Clone(in.Missing)
 	list := mesh.InheritGrants(in, l.recorded)
 	l.current = mesh.NewGrants(list)
 	if len(in.Missing) > 0 {

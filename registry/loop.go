@@ -329,6 +329,8 @@ func (l *loop) logConflicts(list []mesh.Conflict) {
 		case fresh > loggedNames:
 		case c.Reason != "" && c.Host == "" && !c.OfTenant(): // two catalogs, and the instances of both stand
 			l.log.Info("datacenters disagree on a service", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
+		case c.Kind != mesh.ConflictObject:
+			l.log.Warn("object may not do all that it says", "object", c.Key.String(), "path", c.Dropped.String(), "reason", c.Reason)
 		case c.Reason != "":
 			l.log.Warn("object is limited to some namespaces", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		default:

@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // writeConsul lists details of the catalogs, and conflicts between
@@ -32,7 +33,7 @@ func writeConsul(w io.Writer, s *server.Sources) {
 	conflicts := s.Registry.Conflicts
 	var limited []string
 	for _, c := range conflicts {
-		if c.Reason != "" {
+		if c.Reason != "" && c.Kind == mesh.ConflictObject { // others are faults of their source
 			at := c.Dropped.String()
 			if c.Kept != nil {
 				at = c.Kept.String() + ", " + at

@@ -65,10 +65,11 @@ the directory wins.`,
 				return err
 			}
 			cfg.Logger, cfg.LogLevels, cfg.Version = log, levels, version
-			for _, flag := range []string{"config-hosts-only", "host-rest"} {
-				if cmd.Flags().Changed(flag) {
-					log.WarnContext(cmd.Context(), "flag has no effect: bound directories and keys own the hosts of their patterns only, in any case", "flag", "--"+flag)
-				}
+			if cmd.Flags().Changed("host-rest") {
+				log.WarnContext(cmd.Context(), "flag has no effect: bound directories and keys own the hosts of their patterns only", "flag", "--host-rest")
+			}
+			if cmd.Flags().Changed("config-hosts-only") {
+				log.WarnContext(cmd.Context(), "flag is the default: needed only at the first start after an upgrade, of a server that had it before", "flag", "--config-hosts-only")
 			}
 			if cfg.Consul, err = catalog.read(cmd, log); err != nil {
 				return err

@@ -64,17 +64,20 @@ func expansionOf(spec proto.Message) Expansion {
 }
 
 // routesOf are the routes that each host of a VirtualService has: each match makes one, with all
-// its destinations.
+// that the route says besides its matches.
 func routesOf(spec *networking.VirtualService) factor {
 	http, tcp, tls := 0, 0, 0
 	for _, r := range spec.GetHttp() {
-		http += max(1, len(r.GetMatch())) * max(1, len(r.GetRoute())+len(r.GetMirrors()), proto.Size(r)/unitSize)
+		m := r.GetMatch()
+		http += max(1, len(m))*max(1, len(r.GetRoute())+len(r.GetMirrors()), (proto.Size(r)-size(m))/unitSize) + units(m)
 	}
 	for _, r := range spec.GetTcp() {
-		tcp += max(1, len(r.GetMatch())) * max(1, len(r.GetRoute()), proto.Size(r)/unitSize)
+		m := r.GetMatch()
+		tcp += max(1, len(m))*max(1, len(r.GetRoute()), (proto.Size(r)-size(m))/unitSize) + units(m)
 	}
 	for _, r := range spec.GetTls() {
-		tls += max(1, len(r.GetMatch())) * max(1, len(r.GetRoute()), proto.Size(r)/unitSize)
+		m := r.GetMatch()
+		tls += max(1, len(m))*max(1, len(r.GetRoute()), (proto.Size(r)-size(m))/unitSize) + units(m)
 	}
 	f := largest(factor{http, "routes", "spec.http"}, factor{tcp, "routes", "spec.tcp"}, factor{tls, "routes", "spec.tls"})
 	f.count = http + tcp + tls
@@ -82,12 +85,14 @@ func routesOf(spec *networking.VirtualService) factor {
 }
 
 // units are those of the bytes of messages.
-func units[M proto.Message](list []M) int {
-	size := 0
+func units[M proto.Message](list []M) int { return size(list) / unitSize }
+
+func size[M proto.Message](list []M) int {
+	n := 0
 	for _, m := range list {
-		size += proto.Size(m)
+		n += proto.Size(m)
 	}
-	return size / unitSize
+	return n
 }
 
 func largest(list ...factor) factor {

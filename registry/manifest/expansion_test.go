@@ -47,6 +47,7 @@ func TestExpansionIsLimited(t *testing.T) {
 		{"hosts", largeEntry(256, 200, 2), "spec.hosts: 256 hosts × 200 ports × 2 endpoints make 102400", 7},
 		{"routes", route(50, 50, 50), "spec.http: 50 hosts × 2500 routes make 125000", 57},
 		{"routes-within", route(30, 30, 30), "", 0},
+		{"matches-are-not-multiplied-by-their-size", route(2, 3000, 1), "", 0},
 		{"values", policy(100_001), "spec: 100001 values make 100001", 5},
 		{"values-within", policy(10_000), "", 0},
 	} {

@@ -161,7 +161,7 @@ func (b *Binding) refusedCredentials(r *DestinationRule) []Conflict {
 		out = append(out, Conflict{
 			Key: r.Key, Dropped: r.Origin, Kind: ConflictCredential, Field: field + ".credentialName",
 			Reason: fmt.Sprintf("the credential %q is not given to this source, which is bound to namespaces: gateways of namespaces other than %s make no connection to %s by this policy; "+
-				"give it the credential (--config-credentials, --consul-kv-credentials), or write exportTo: [\".\"]", name, r.Namespace, r.Spec.GetHost()),
+				"give it the credential (--config-credentials), or write exportTo: [\".\"]", name, r.Namespace, r.Spec.GetHost()),
 		})
 	}
 	return out
