@@ -195,10 +195,11 @@ func TestEveryReason(t *testing.T) {
 			if c.Subject == "" || len(c.Text) < 10 || len(c.Action) < 10 || strings.Contains(c.Text+c.Action, "\n") || strings.Contains(c.Text+c.Action, "%!") {
 				t.Errorf("%s, %d: it does not say what and what to do in a line each: %+v", reason, i, c)
 			}
-			if line := sum(got); !strings.HasPrefix(line, "unwell: "+reason+" 1;") || strings.Contains(line, "web") {
+			many := max(1, c.Others)
+			if line := sum(got); !strings.HasPrefix(line, fmt.Sprintf("unwell: %s %d;", reason, many)) || strings.Contains(line, "web") {
 				t.Errorf("%s, %d: /readyz says %q", reason, i, line)
 			}
-			if got := unwellMetric(t, got); fmt.Sprint(got) != fmt.Sprint(map[string]float64{reason: 1}) {
+			if got := unwellMetric(t, got); fmt.Sprint(got) != fmt.Sprint(map[string]float64{reason: float64(many)}) {
 				t.Errorf("%s, %d: the metric says %v", reason, i, got)
 			}
 		}
