@@ -1,26 +1,27 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // slowMerges starts a registry of two sources whose merges take as long as a test says.
-func slowMerges(t *testing.T, takes *time.Duration) (r *Registry, sources []*fakeSource, log *bytes.Buffer, end func() error) {
+func slowMerges(t *testing.T, takes *atomic.Int64) (r *Registry, sources []*fakeSource, log *envoytest.Log, end func() error) {
 	t.Helper()
-	log = &bytes.Buffer{}
+	log = &envoytest.Log{}
 	sources = []*fakeSource{newFakeSource("files"), newFakeSource("evil")}
 	r, err := New(Config{
 		Logger: slog.New(slog.NewTextHandler(log, nil)), Fallback: fallback(), Sources: []Source{sources[0], sources[1]},
 		merge: func(in mesh.Input) *mesh.Snapshot {
-			<-time.After(*takes)
+			<-time.After(time.Duration(takes.Load()))
 			return mesh.Merge(in)
 		},
 	})
@@ -54,7 +55,8 @@ func evilFragment(endpoints int) *mesh.Fragment {
 func TestMergeEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		takes := time.Hour
+		var takes atomic.Int64
+		takes.Store(int64(time.Hour))
 		r, sources, _, end := slowMerges(t, &takes)
 		sources[0].say(&mesh.Fragment{Source: "files"})
 		sources[1].say(evilFragment(1))
@@ -69,7 +71,7 @@ func TestMergeEndsWithItsContext(t *testing.T) {
 		if r.Snapshot() != nil {
 			t.Error("something was published")
 		}
-		<-time.After(takes) // the abandoned merge
+		<-time.After(time.Hour) // the abandoned merge
 	})
 }
 
@@ -78,7 +80,8 @@ func TestMergeEndsWithItsContext(t *testing.T) {
 func TestSlowMergeIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		takes := 12 * time.Second
+		var takes atomic.Int64
+		takes.Store(int64(12 * time.Second))
 		r, sources, log, end := slowMerges(t, &takes)
 		sources[0].say(&mesh.Fragment{Source: "files"})
 		sources[1].say(evilFragment(500))
@@ -95,7 +98,7 @@ func TestSlowMergeIsReported(t *testing.T) {
 		if !strings.Contains(log.String(), "slow merge of the sources is done") {
 			t.Errorf("the log has %s", log)
 		}
-		takes = time.Millisecond
+		takes.Store(int64(time.Millisecond))
 		sources[1].say(evilFragment(501))
 		<-time.After(20 * time.Second)
 		synctest.Wait()

@@ -115,7 +115,7 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 		}
 	}
 	t.Logf("%d lives, %d foreign hosts, %d own ones", count, restricted, owned)
-	if restricted < 500*count || owned < 50*count {
+	if restricted < 500*count || owned < 50*count && !race.Enabled { // one life meets few
 		t.Fatalf("only %d foreign hosts were met, and %d own ones", restricted, owned)
 	}
 }

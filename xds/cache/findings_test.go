@@ -19,6 +19,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/internal/meshgen"
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -427,7 +428,7 @@ func TestFindingsAreWhatIsBuilt(t *testing.T) {
 	}
 	t.Logf("found %v", found)
 	for _, kind := range view.FindingKinds() {
-		if found[kind] == 0 {
+		if found[kind] == 0 && !race.Enabled { // few meshes
 			t.Errorf("no mesh has a finding of kind %s", kind)
 		}
 	}

@@ -71,11 +71,14 @@ func TestLastInstanceOfASubset(t *testing.T) {
 	f.unharmed(load)
 }
 
+// lasts is how long a fault is there before it is reported.
+const lasts = 30 * time.Second
+
 // eventuallyFound waits until proxy-status names one route that leads nowhere, with these words; or, if the first
 // is empty, none.
 func (f *fleet) eventuallyFound(words ...string) {
 	f.t.Helper()
-	envoytest.Eventually(f.t, 30*time.Second+envoytest.Patience, func() error {
+	envoytest.Eventually(f.t, lasts+envoytest.Patience, func() error {
 		out, err := f.CLI("proxy-status", "--run-dir", f.RunDir("server"))
 		exit, exited := errors.AsType[*exec.ExitError](err)
 		n := strings.Count(out, "no-endpoints: ") + strings.Count(out, "no-destination: ")

@@ -61,11 +61,14 @@ func TestRouteOfAGatewayToNothing(t *testing.T) {
 	}
 }
 
+// lasts is how long a fault is there before it is reported.
+const lasts = 30 * time.Second
+
 // eventuallyFound waits until proxy-status names one route that leads nowhere, with these words; or, if the first
 // is empty, none.
 func (e *edgeHost) eventuallyFound(words ...string) {
 	e.t.Helper()
-	envoytest.Eventually(e.t, 30*time.Second+envoytest.Patience, func() error {
+	envoytest.Eventually(e.t, lasts+envoytest.Patience, func() error {
 		out, err := e.CLI("proxy-status", "--run-dir", e.RunDir("server"))
 		exit, exited := errors.AsType[*exec.ExitError](err)
 		n := strings.Count(out, "no-endpoints: ") + strings.Count(out, "no-destination: ")
