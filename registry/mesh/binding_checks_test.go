@@ -353,10 +353,17 @@ func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
 	}
 	addresses := subnetNames(vs)
 	for _, a := range addresses {
-		out.foreign = out.foreign || !o.hasAddress(source, vs.Namespace, a) && o.address(source, vs.Namespace, a) != nil
+		foreign := !o.hasAddress(source, vs.Namespace, a) && o.address(source, vs.Namespace, a) != nil
+		out.foreign = out.foreign || foreign || ofControlPlane(a) && !o.bindings[source].covers(a)
 	}
 	out.hidden = append(out.hidden, namespacesOf(o.privateAddresses(source, vs.Namespace, addresses))...)
 	return out
+}
+
+// ofControlPlane reports whether a name has addresses that the control plane gives to hosts. They are nobody's
+// who does not have them by a pattern, whatever an unbound source declares.
+func ofControlPlane(a Hostname) bool {
+	return overlapping(a, "240.0.0.0/4") || overlapping(a, "2001:2::/48")
 }
 
 func metas[T object](list []T) []*Meta {

@@ -44,79 +44,106 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 	t.Parallel()
 	restricted, owned, count := 0, 0, 0
 	for _, seed := range seeds(t, 5, 20) {
-		w := newTenants(seed, true)
-		config := testMeshConfig()
-		var s, second *Snapshot
 		count++
-		for i := range 150 {
-			for range 1 + w.rng.IntN(3) {
-				w.step()
+		t.Run(fmt.Sprint("seed-", seed), func(t *testing.T) {
+			l := &life{tenants: newTenants(seed, true), config: testMeshConfig()}
+			for i := range 150 {
+				l.next(t, i)
 			}
-			if i%31 == 30 {
-				config = testMeshConfig()
-				if i%2 == 0 { // one of both at a time
-					config.Spec.DefaultServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
-				} else {
-					config.Spec.DefaultVirtualServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
-				}
-				config.Hash = Hash{byte(i)}
-			}
-			if w.rng.IntN(25) == 0 {
-				w.grant()
-			}
-			prev := s
-			in := w.input(prev, config)
-			if w.rng.IntN(4) == 0 { // in another order than a source that we know has
-				for _, f := range in.Fragments {
-					switch w.rng.IntN(3) {
-					case 0:
-						w.rng.Shuffle(len(f.Services), reflect.Swapper(f.Services))
-					case 1:
-						w.rng.Shuffle(len(f.VirtualServices), reflect.Swapper(f.VirtualServices))
-					default:
-						w.rng.Shuffle(len(f.Workloads), reflect.Swapper(f.Workloads))
-					}
-				}
-			}
-			for j, f := range in.Fragments {
-				if f.Empty() && w.rng.IntN(2) == 0 {
-					in.Fragments[j] = nil // of a source that has said nothing yet
-				}
-			}
-			s = Merge(in)
-			anew := Merge(w.input(nil, config))
-			if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
-				t.Fatalf("seed %d, step %d: the patched snapshot differs from the one built anew:\n%s", seed, i, difference(anew, s))
-			}
-			if prev != nil {
-				checkDiff(t, prev, s)
-			}
-			if s.tables.restrictions.owners.cache != nil {
-				t.Fatalf("seed %d, step %d: the cache of the merge is kept", seed, i)
-			}
-			second = w.secondServer(t, second, s, config)
-			w.checkOwners(t, s)
-			owned += w.checkNothingLost(t, s)
-			if !slices.IsSortedFunc(s.Conflicts, compareConflicts) || len(slices.Compact(slices.Clone(s.Conflicts))) < len(s.Conflicts) {
-				t.Fatalf("seed %d, step %d: the conflicts are not sorted, or not told once", seed, i)
-			}
-			w.checkUntouched(t, s, config)
-			w.checkExports(t, s)
-			w.checkRoutes(t, s)
-			w.checkWithoutCache(t, s)
-			checkDates(t, w, s.DestinationRules)
-			checkDates(t, w, s.Sidecars)
-			checkDates(t, w, s.PeerAuthentications)
-			for _, c := range s.Conflicts {
-				if c.Foreign {
-					restricted++
-				}
+			restricted, owned = restricted+l.restricted, owned+l.owned
+		})
+	}
+	t.Logf("%d lives, %d foreign hosts, %d own ones", count, restricted, owned)
+	if !t.Failed() && (restricted < 500*count || owned < 50*count && !race.Enabled) { // one life meets few
+		t.Fatalf("only %d foreign hosts were met, and %d own ones", restricted, owned)
+	}
+}
+
+// life is a mesh of tenants, the server that sees all of its changes, and one that sees some of them.
+type life struct {
+	*tenants
+	config            *MeshConfig
+	s, second         *Snapshot
+	restricted, owned int
+}
+
+// change changes objects, and now and then settings or grants.
+func (l *life) change(i int) {
+	for range 1 + l.rng.IntN(3) {
+		l.step()
+	}
+	if i%31 == 30 {
+		l.config = testMeshConfig()
+		if i%2 == 0 { // one of both at a time
+			l.config.Spec.DefaultServiceExportTo = []string{l.pick("*", ".", "ns2", "~")}
+		} else {
+			l.config.Spec.DefaultVirtualServiceExportTo = []string{l.pick("*", ".", "ns2", "~")}
+		}
+		l.config.Hash = Hash{byte(i)}
+	}
+	if l.rng.IntN(25) == 0 {
+		l.grant()
+	}
+}
+
+// shuffled is the input, sometimes in another order than a source that we know has, and without sources
+// that have said nothing yet.
+func (l *life) shuffled() Input {
+	in := l.input(l.s, l.config)
+	if l.rng.IntN(4) == 0 {
+		for _, f := range in.Fragments {
+			switch l.rng.IntN(3) {
+			case 0:
+				l.rng.Shuffle(len(f.Services), reflect.Swapper(f.Services))
+			case 1:
+				l.rng.Shuffle(len(f.VirtualServices), reflect.Swapper(f.VirtualServices))
+			default:
+				l.rng.Shuffle(len(f.Workloads), reflect.Swapper(f.Workloads))
 			}
 		}
 	}
-	t.Logf("%d lives, %d foreign hosts, %d own ones", count, restricted, owned)
-	if restricted < 500*count || owned < 50*count && !race.Enabled { // one life meets few
-		t.Fatalf("only %d foreign hosts were met, and %d own ones", restricted, owned)
+	for j, f := range in.Fragments {
+		if f.Empty() && l.rng.IntN(2) == 0 {
+			in.Fragments[j] = nil
+		}
+	}
+	return in
+}
+
+// next is one step, with all checks.
+func (l *life) next(t *testing.T, i int) {
+	t.Helper()
+	l.change(i)
+	prev := l.s
+	l.s = Merge(l.shuffled())
+	s := l.s
+	anew := Merge(l.input(nil, l.config))
+	if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
+		t.Fatalf("step %d: the patched snapshot differs from the one built anew:\n%s", i, difference(anew, s))
+	}
+	if prev != nil {
+		checkDiff(t, prev, s)
+	}
+	if s.tables.restrictions.owners.cache != nil {
+		t.Fatalf("step %d: the cache of the merge is kept", i)
+	}
+	l.second = l.secondServer(t, l.second, s, l.config)
+	l.checkOwners(t, s)
+	l.owned += l.checkNothingLost(t, s)
+	if !slices.IsSortedFunc(s.Conflicts, compareConflicts) || len(slices.Compact(slices.Clone(s.Conflicts))) < len(s.Conflicts) {
+		t.Fatalf("step %d: the conflicts are not sorted, or not told once", i)
+	}
+	l.checkUntouched(t, s, l.config)
+	l.checkExports(t, s)
+	l.checkRoutes(t, s)
+	l.checkWithoutCache(t, s)
+	checkDates(t, l.tenants, s.DestinationRules)
+	checkDates(t, l.tenants, s.Sidecars)
+	checkDates(t, l.tenants, s.PeerAuthentications)
+	for _, c := range s.Conflicts {
+		if c.Foreign {
+			l.restricted++
+		}
 	}
 }
 

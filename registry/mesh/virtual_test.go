@@ -51,3 +51,27 @@ func TestTenantHasNoRangeOfVirtualAddresses(t *testing.T) {
 		})
 	}
 }
+
+// TestTenantRoutesNoVirtualAddressesOfItsNamespace: an unbound source declares a range in the tenant's namespace. The
+// tenant routes it for everybody, and not the addresses in it that the control plane gives to hosts.
+func TestTenantRoutesNoVirtualAddressesOfItsNamespace(t *testing.T) {
+	t.Parallel()
+	for subnet, want := range map[string]bool{"10.9.0.0/16": true, "0.0.0.0/0": false, "240.240.0.0/16": false, "::/0": false, "2001:2::/48": false} {
+		vs := matching("tenant", subnet)
+		in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{patterns("tenant", "*.tenant.example"), nil}, Fragments: []*Fragment{
+			{VirtualServices: []*VirtualService{vs}}, {Services: []*Service{addressed("tenant", "ranges", subnet)}},
+		}}
+		in.Fragments[1].Services[0].ExportTo = Exports{"tenant", "third"}
+		s := Merge(in)
+		if got := routesSeenFrom(s, "third"); (len(got) > 0) != want || (len(s.Conflicts) == 0) != want {
+			t.Errorf("%s: others see the routes of %v; conflicts: %v", subnet, got, s.Conflicts)
+		}
+		if got := routesSeenFrom(s, "tenant"); len(got) != 1 {
+			t.Errorf("%s: its own clients see the routes of %v", subnet, got)
+		}
+		in.Bindings[0].Hosts = append(in.Bindings[0].Hosts, Hostname(subnet))
+		if s := Merge(in); len(routesSeenFrom(s, "third")) != 1 || len(s.Conflicts) > 0 {
+			t.Errorf("%s: a pattern does not give it the addresses: %v", subnet, s.Conflicts)
+		}
+	}
+}
