@@ -82,6 +82,8 @@ func observe(prev *change, look change) *change {
 	}
 	if prev.gone != look.gone || prev.sig != look.sig {
 		look.first = prev.first
+		// Who renames a file into place and then changes its mode or owner has not written it.
+		look.renamed = look.renamed || prev.renamed && !prev.gone && !look.gone && prev.sig.sameContent(look.sig)
 		return &look
 	}
 	prev.renamed = prev.renamed || look.renamed

@@ -67,12 +67,25 @@ func TestObserve(t *testing.T) {
 	if !c.renamed {
 		t.Error("a second look made it forget the rename")
 	}
+	c = observe(c, change{sig: sig{size: 2, ctime: 6}, since: at(5)})
+	if !c.renamed {
+		t.Error("another mode made it forget the rename")
+	}
+	c = observe(c, change{sig: sig{size: 2, ctime: 7, mtime: 7}, since: at(5)})
+	if c.renamed {
+		t.Error("it was written after the rename, to the same size, and is accepted at once")
+	}
+	c.renamed = true
 	c = observe(c, change{sig: sig{size: 3}, since: at(6)})
 	if c.renamed {
 		t.Error("it was written after the rename and is accepted at once")
 	}
 	if c = observe(c, change{gone: true, since: at(7)}); !c.gone || !c.since.Equal(at(7)) {
 		t.Error("its absence was not noted")
+	}
+	c.renamed = true
+	if c = observe(c, change{since: at(8)}); c.renamed {
+		t.Error("it is back after an absence and is accepted at once")
 	}
 }
 

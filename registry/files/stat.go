@@ -27,6 +27,13 @@ func sigOf(st *unix.Stat_t) sig {
 	}
 }
 
+// sameContent reports whether the two are of one file that was not written in between, as far as
+// its times tell.
+func (s sig) sameContent(other sig) bool {
+	s.ctime = other.ctime
+	return s == other
+}
+
 func statFile(path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := ignoreEINTR(func() error { return unix.Stat(path, &st) }); err != nil {
