@@ -21,7 +21,7 @@ type GrantStore interface {
 type grantRecord struct {
 	saver   *grantSaver // or nil
 	current *mesh.Grants
-	open    []mesh.Grant // of current, those that nothing else gives
+	open    []mesh.OpenGrant // of current, those that nothing else gives
 	// recorded is what grants are to be made of, as soon as all sources have been read; make says that.
 	recorded []mesh.Recorded
 	make     bool

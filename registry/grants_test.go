@@ -2,6 +2,7 @@ package registry
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -95,6 +96,15 @@ func (l *tenantLoop) want(host, namespace string) {
 	}
 }
 
+// grantsOf are the grants of a report.
+func grantsOf(list []mesh.OpenGrant) []mesh.Grant {
+	var out []mesh.Grant
+	for _, g := range list {
+		out = append(out, g.Grant)
+	}
+	return out
+}
+
 // TestRecordBecomesGrants starts with the record of an earlier release: who had a host keeps it from the first
 // snapshot on, also while a source is away. The grants are written once, when all sources were read, and nothing is
 // added to them.
@@ -122,7 +132,7 @@ func TestRecordBecomesGrants(t *testing.T) {
 	l.say("evil", "orders")
 	l.want("orders", "shop")
 	l.want("more", "")
-	if !slices.Equal(file.saved, want) || !slices.Equal(l.report().Grants, want) {
+	if !slices.Equal(file.saved, want) || !slices.Equal(grantsOf(l.report().Grants), want) {
 		t.Fatalf("grants are %v, reported %v, want %v", file.saved, l.report().Grants, want)
 	}
 }
@@ -137,6 +147,33 @@ func TestGrantsThatPatternsGive(t *testing.T) {
 	l.say("evil")
 	if got := l.report().Grants; len(got) != 1 || got[0].Name != "orders.example" {
 		t.Errorf("reported: %v", got)
+	}
+}
+
+// TestGrantsNameTheirSource: a grant goes to the source of its namespace that names the host. One that overlaps with a name of
+// another namespace says so: both cannot be patterns.
+func TestGrantsNameTheirSource(t *testing.T) {
+	t.Parallel()
+	file := &grantFile{made: true, saved: []mesh.Grant{
+		{Name: "*.corp.example", Namespace: "shop"}, {Name: "a.corp.example", Namespace: "evil"}, {Name: "orders.example", Namespace: "shop"}, {Name: "x.free.example", Namespace: "shop"}, {Name: "y.free.example", Namespace: "nobody"},
+	}}
+	l := newTenantLoop(t, file, time.Now(), "evil", "shop", "more")
+	l.bindings[0] = &mesh.Binding{Namespaces: []string{"evil"}, Source: "/srv/evil", Hosts: []mesh.Hostname{"b.free.example"}}
+	l.bindings[1] = &mesh.Binding{Namespaces: []string{"shop"}, Source: "/srv/shop"}
+	l.bindings[2] = &mesh.Binding{Namespaces: []string{"shop"}, Source: mesh.KeysSource}
+	l.say("shop", "free")
+	l.say("evil")
+	l.say("more", "orders")
+	got := map[mesh.Hostname][2]string{}
+	for _, g := range l.report().Grants {
+		got[g.Name] = [2]string{g.Source, g.Overlaps}
+	}
+	want := map[mesh.Hostname][2]string{
+		"*.corp.example": {"/srv/shop", "a.corp.example of the namespace evil"}, "a.corp.example": {"/srv/evil", "*.corp.example of the namespace shop"},
+		"orders.example": {mesh.KeysSource, ""}, "x.free.example": {"/srv/shop", ""}, "y.free.example": {},
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("open grants: %v, want %v", got, want)
 	}
 }
 

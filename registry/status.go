@@ -36,7 +36,7 @@ type Status struct {
 	// Grants are names that namespaces of bound sources have from before owners were decided by
 	// patterns alone, and that nothing else gives to them. GrantsFault is why they are not known, and GrantsUnsaved why they cannot be
 	// saved; empty if they are, or can.
-	Grants                     []mesh.Grant
+	Grants                     []mesh.OpenGrant
 	GrantsFault, GrantsUnsaved string
 	// Addresses is how the addresses of hosts that have none of their own stand, and
 	// AddressesUnsaved why they cannot be saved; empty if they can.

@@ -127,6 +127,7 @@ func TestBoundDirectoryBinds(t *testing.T) {
 			if code != 0 || strings.Count(found, "FL0226") == 0 || !strings.Contains(found, "spec.hosts[0]") {
 				t.Errorf("analyze: %d\n%s", code, found)
 			}
+			wantAdvice(t, name, found, dir("evil"), dir("shop"))
 		})
 	}
 }
@@ -174,6 +175,24 @@ func TestBoundDirectoryTakesNoAddress(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// wantAdvice checks that FL0226 has the flag that gives the host, or says why none does.
+func wantAdvice(t *testing.T, name, found, evil, shop string) {
+	t.Helper()
+	want := "write --config-hosts '" + evil + "=orders.shop.internal'"
+	switch name {
+	case "routes", "pattern":
+		pattern := map[string]string{"routes": "orders.shop.internal", "pattern": "*.shop.internal"}[name]
+		want = "take it out of the pattern " + pattern + " of " + shop + " first, then " + want
+	case "wildcard":
+		want = "take it out of the pattern orders.shop.internal of " + shop + " first, then write --config-hosts '" + evil + "=*.shop.internal'"
+	case "declares":
+		want = "no pattern changes that: take the host out of one of the two objects"
+	}
+	if !strings.Contains(found, want) {
+		t.Errorf("it does not say %q:\n%s", want, found)
 	}
 }
 

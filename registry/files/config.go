@@ -42,7 +42,7 @@ func (r Root) Binding() *mesh.Binding {
 	if len(r.Namespaces) == 0 {
 		return nil
 	}
-	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, Credentials: r.Credentials, RoutesOnly: r.RoutesOnly}
+	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, Credentials: r.Credentials, RoutesOnly: r.RoutesOnly, Source: r.Path}
 }
 
 // NoUnixSockets reports whether objects of this directory may not name unix sockets: the

@@ -327,10 +327,10 @@ func (w *restricter) subnetNames(vs *VirtualService) []Hostname {
 
 // foreignAddressConflict is the conflict of an object that names an address of another
 // owner.
-func foreignAddressConflict(m *Meta, a Hostname, r *rival) Conflict {
+func foreignAddressConflict(m *Meta, a Hostname, r *rival, advice Advice) Conflict {
 	return Conflict{
 		Key: m.Key, Host: a, Kept: r.origin, Dropped: m.Origin, Foreign: true,
-		Reason: fmt.Sprintf("the address %q belongs to %s: this object, whose source is bound to namespaces, applies only to clients in the namespace %s; "+
-			"if the address belongs to this source, set --config-hosts", a, r, m.Namespace),
+		Reason: fmt.Sprintf("the address %q belongs to %s: this object, whose source is bound to namespaces, applies only to clients in the namespace %s; %s",
+			a, r, m.Namespace, advice.Text),
 	}
 }

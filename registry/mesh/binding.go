@@ -25,6 +25,9 @@ type Binding struct {
 	// RoutesOnly says that gateways of other namespaces follow no route of the source to a service of
 	// another bound source that does not name the route's namespace in its exportTo.
 	RoutesOnly bool
+	// Source is what settings call the source, in messages: its directory, or [KeysSource]; empty if
+	// nobody has said.
+	Source string
 }
 
 // has reports whether the source may write for a namespace.

@@ -369,12 +369,12 @@ func (w *restricter) service(source int, svc *Service, was *decision[*Service]) 
 	v, created := &decision[*Service]{sign: "service"}, newestDate()
 	exports := ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
 	if r := w.owners.service(source, svc); r != nil {
-		v.restricted, v.conflicts = true, []Conflict{foreignHostConflict(&svc.Meta, svc.Hostname, r)}
+		v.restricted, v.conflicts = true, []Conflict{foreignHostConflict(&svc.Meta, svc.Hostname, r, w.owners.advise(source, svc.Hostname.canonical(), svc.Namespace, true))}
 	} else if a, r := w.owners.serviceAddress(source, svc); r != nil {
-		v.restricted, v.conflicts = true, []Conflict{foreignAddressConflict(&svc.Meta, a, r)}
+		v.restricted, v.conflicts = true, []Conflict{foreignAddressConflict(&svc.Meta, a, r, w.owners.advise(source, a, svc.Namespace, true))}
 	} else if private := w.owners.privateAddresses(source, svc.Namespace, addressNames(svc)); len(private) > 0 {
 		without := namespacesOf(private)
-		v.conflicts = []Conflict{privateAddressConflict(&svc.Meta, addressNames(svc)[0], private[0])}
+		v.conflicts = []Conflict{privateAddressConflict(&svc.Meta, addressNames(svc)[0], private[0], w.owners.advise(source, addressNames(svc)[0], svc.Namespace, true))}
 		v.sign = fmt.Sprintf("service without %q", without)
 		exports, created = exportsWithout(svc.ExportTo, w.exports[0], svc.Namespace, without), svc.Created
 	} else {
@@ -401,11 +401,11 @@ func (w *restricter) service(source int, svc *Service, was *decision[*Service]) 
 }
 
 // foreignHostConflict is the conflict of an object that names the host of another source.
-func foreignHostConflict(m *Meta, h Hostname, r *rival) Conflict {
+func foreignHostConflict(m *Meta, h Hostname, r *rival, a Advice) Conflict {
 	return Conflict{
 		Key: m.Key, Host: h, Kept: r.origin, Dropped: m.Origin, Foreign: true,
-		Reason: fmt.Sprintf("the host %q belongs to %s: this object, whose source is bound to namespaces, applies to it only for clients and gateways in the namespace %s; "+
-			"if the host belongs to this source, set --config-hosts", h, r, m.Namespace),
+		Reason: fmt.Sprintf("the host %q belongs to %s: this object, whose source is bound to namespaces, applies to it only for clients and gateways in the namespace %s; %s",
+			h, r, m.Namespace, a.Text),
 	}
 }
 

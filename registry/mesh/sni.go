@@ -33,12 +33,12 @@ func (w *restricter) serverNames(source int, vs *VirtualService, p *hostParts) {
 			r = w.owners.shortName(source, h)
 		}
 		if r != nil {
-			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r))
+			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r, w.owners.advise(source, h, vs.Namespace, false)))
 			p.rest = append(append(p.rest, p.open...), p.elsewhere...) // and with them, as it has TLS, all
 			return
 		}
 		if private := w.owners.privateOf(source, vs, h); len(private) > 0 {
-			p.conflicts = append(p.conflicts, privateHostConflict(&vs.Meta, h, private[0]))
+			p.conflicts = append(p.conflicts, privateHostConflict(&vs.Meta, h, private[0], w.owners.advise(source, h, vs.Namespace, false)))
 			p.without = append(p.without, namespacesOf(private)...)
 			p.open, p.elsewhere = nil, append(p.open, p.elsewhere...)
 		}

@@ -30,7 +30,7 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 		h := Hostname(name).canonical()
 		if r := w.owners.routes(source, vs, h); r != nil {
 			p.rest = append(p.rest, name)
-			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r))
+			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r, w.owners.advise(source, h, vs.Namespace, false)))
 			continue
 		}
 		p.late = p.late || w.owners.late(source, vs, h)
@@ -40,7 +40,7 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 			continue
 		}
 		p.elsewhere = append(p.elsewhere, name)
-		p.conflicts = append(p.conflicts, privateHostConflict(&vs.Meta, h, private[0]))
+		p.conflicts = append(p.conflicts, privateHostConflict(&vs.Meta, h, private[0], w.owners.advise(source, h, vs.Namespace, false)))
 		for _, svc := range private {
 			p.without = append(p.without, svc.Namespace)
 		}
@@ -66,14 +66,14 @@ func (w *restricter) subnets(source int, vs *VirtualService, p *hostParts) {
 	names := subnetNames(vs)
 	for _, a := range names {
 		if r := w.owners.matchedAddress(source, vs, a); r != nil {
-			p.conflicts = append(p.conflicts, foreignAddressConflict(&vs.Meta, a, r))
+			p.conflicts = append(p.conflicts, foreignAddressConflict(&vs.Meta, a, r, w.owners.advise(source, a, vs.Namespace, true)))
 			p.rest = append(append(p.rest, p.open...), p.elsewhere...)
 			p.open, p.elsewhere = nil, nil
 			return
 		}
 	}
 	if private := w.owners.privateAddresses(source, vs.Namespace, names); len(private) > 0 {
-		p.conflicts = append(p.conflicts, privateAddressConflict(&vs.Meta, names[0], private[0]))
+		p.conflicts = append(p.conflicts, privateAddressConflict(&vs.Meta, names[0], private[0], w.owners.advise(source, names[0], vs.Namespace, true)))
 		p.without = append(p.without, namespacesOf(private)...)
 		p.open, p.elsewhere = nil, append(p.open, p.elsewhere...)
 	}
@@ -195,20 +195,20 @@ func exportsWithout(exports Exports, defaults []string, own string, without []st
 
 // privateHostConflict is the conflict of a VirtualService for a host that another namespace
 // has a private service for.
-func privateHostConflict(m *Meta, h Hostname, private *Service) Conflict {
+func privateHostConflict(m *Meta, h Hostname, private *Service, advice Advice) Conflict {
 	return Conflict{
 		Key: m.Key, Host: h, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the namespace %s has a service of its own for the host %q (%s, %s): the routes of this object, whose source is bound to namespaces, for %q do not apply to clients "+
-			"there; if the host belongs to this source, set --config-hosts", private.Namespace, private.Hostname, private.Key, private.Origin, h),
+			"there; %s", private.Namespace, private.Hostname, private.Key, private.Origin, h, advice.Text),
 	}
 }
 
 // privateAddressConflict is the conflict of an object with an address that another
 // namespace uses in a private service.
-func privateAddressConflict(m *Meta, a Hostname, private *Service) Conflict {
+func privateAddressConflict(m *Meta, a Hostname, private *Service, advice Advice) Conflict {
 	return Conflict{
 		Key: m.Key, Host: a, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the namespace %s uses the address %q in a service of its own (%s, %s): this object, whose source is bound to namespaces, does not apply to clients "+
-			"there; if the address belongs to this source, set --config-hosts", private.Namespace, a, private.Key, private.Origin),
+			"there; %s", private.Namespace, a, private.Key, private.Origin, advice.Text),
 	}
 }

@@ -243,22 +243,93 @@ func (o *owners) grantedBelow(b *Binding, h Hostname) *rival {
 	return found
 }
 
-// OpenGrants are the grants that nothing else gives to their namespaces: no pattern, no Gateway, and not the name.
-func (s *Snapshot) OpenGrants() []Grant {
+// OpenGrant is a grant that nothing else gives to its namespace: no pattern, no Gateway, and not the name.
+type OpenGrant struct {
+	Grant
+	// Source is what settings call the source that needs the name as a pattern; see [Binding.Source].
+	Source string
+	// Overlaps is a name of another namespace that overlaps with it, so that they cannot both be patterns; or
+	// empty.
+	Overlaps string
+}
+
+// OpenGrants are those of the mesh.
+func (s *Snapshot) OpenGrants() []OpenGrant {
 	o := s.tables.restrictions.owners
-	all := o.grants.All()
+	all := o.grants
 	o.grants = nil
-	var out []Grant
-	for _, g := range all {
-		if !slices.ContainsFunc(o.bindings, func(b *Binding) bool {
+	var out []OpenGrant
+	for _, g := range all.All() {
+		if slices.ContainsFunc(o.bindings, func(b *Binding) bool {
 			if b == nil || !b.has(g.Namespace) {
 				return false
 			}
 			own, _ := o.titled(b, g.Name, g.Gateways)
 			return own || b.covers(g.Name)
 		}) {
-			out = append(out, g)
+			continue
 		}
+		x := OpenGrant{Grant: g}
+		if i := o.heirOf(g); i >= 0 {
+			x.Source = o.bindings[i].Source
+			x.Overlaps = o.overlapping(i, g, all)
+		}
+		out = append(out, x)
 	}
 	return out
+}
+
+// heirOf is the source of a grant's namespace that names it, or else the first one of the namespace; -1 if there is
+// none.
+func (o *owners) heirOf(g Grant) int {
+	first := -1
+	for i, b := range o.bindings {
+		if b == nil || !b.has(g.Namespace) {
+			continue
+		}
+		if o.claims[i].names(g.Name) {
+			return i
+		}
+		if first < 0 {
+			first = i
+		}
+	}
+	return first
+}
+
+// names reports whether an object of a source has a name, or one below it.
+func (c *claims) names(h Hostname) bool {
+	return namesBelow(&c.services, h) || namesBelow(&c.addresses, h) || namesBelow(&c.routes, h) || namesBelow(&c.gateways, h) || namesBelow(&c.subnets, h)
+}
+
+func namesBelow[T comparable](x *nameIndex[T], h Hostname) bool {
+	return !x.names(h, true, func(name Hostname) bool { return len(x.get(name)) == 0 || !covering(h, name) })
+}
+
+// overlapping is a name of others that overlaps with a grant: a pattern, or a grant of another namespace.
+func (o *owners) overlapping(source int, g Grant, all *Grants) string {
+	for i, b := range o.bindings {
+		if i == source || b == nil {
+			continue
+		}
+		if p, is := b.overlaps(g.Name); is {
+			return fmt.Sprintf("the pattern %s of %s", p, placeOf(b.Source))
+		}
+	}
+	found := ""
+	for _, t := range []*titles{&all.services, &all.gateways} {
+		note := func(x Hostname) bool {
+			if i := slices.IndexFunc(t.of[x], func(ns string) bool { return !o.bindings[source].has(ns) }); i >= 0 {
+				found = fmt.Sprintf("%s of the namespace %s", x, t.of[x][i])
+			}
+			return found == ""
+		}
+		if note(g.Name); found == "" {
+			t.widths.above(g.Name, note)
+		}
+		if found == "" && isWide(g.Name) {
+			t.order.below(g.Name, note)
+		}
+	}
+	return found
 }

@@ -117,6 +117,15 @@ func New(c Config) (*Mapper, error) {
 	return m, nil
 }
 
+// CommonNamespace is the namespace in the mesh that services get if neither a rule nor their registration gives
+// another one; empty if each has one of its own.
+func (m *Mapper) CommonNamespace() string {
+	if m.namespace.uses(varService) {
+		return ""
+	}
+	return m.namespace.fill(&values{consulNamespace: m.homeNamespace, partition: m.homePartition})
+}
+
 func orDefault(name string) string {
 	if name == "" {
 		return defaultName

@@ -3,11 +3,13 @@ package server
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -142,5 +144,44 @@ func TestRootNamespaceTakesASecondFlag(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestNamespaceOfTheCatalogIsNamed: a source that is bound to the namespace of all catalog services may route them, and the
+// start says so; of a source of another namespace, and without a common namespace, it says nothing.
+func TestNamespaceOfTheCatalogIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		namespace, prefix string
+		bound             []string
+		want              string
+	}{
+		"directory":             {bound: []string{"default", "shop"}, want: "namespace=default"},
+		"key-value_store":       {prefix: "mesh=default", want: "source=consul-kv"},
+		"template":              {namespace: "catalog", bound: []string{"catalog"}, want: "namespace=catalog"},
+		"other_namespace":       {bound: []string{"shop"}},
+		"template_elsewhere":    {namespace: "catalog", bound: []string{"default"}},
+		"namespace_by_service":  {namespace: "{{.Service}}", bound: []string{"default"}},
+		"bound_to_no_namespace": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t, treeOf(t, nil))
+			cfg.Roots[0].Namespaces = c.bound
+			cfg.Consul = Consul{Client: client.Config{Address: "127.0.0.1:1"}, KVPrefix: c.prefix}
+			cfg.Consul.Mapping.Namespace = c.namespace
+			out := &envoytest.Log{}
+			cfg.Logger = slog.New(slog.NewTextHandler(out, nil))
+			s, err := New(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if named := strings.Contains(out.String(), "may route all of its services"); named != (c.want != "") || !strings.Contains(out.String(), c.want) {
+				t.Errorf("the log:\n%s", out)
+			}
+		})
 	}
 }

@@ -8,8 +8,12 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// listedGrants bounds the names that a condition lists; the file has all.
-const listedGrants = 20
+// Both bound the names that one condition lists, by number and by their length: what is listed is a command that
+// people copy, so that it must not be cut. The file has all.
+const (
+	listedGrants     = 20
+	listedGrantBytes = 400
+)
 
 // hostGrantsOpen says which names namespaces have from before patterns, until a person has written patterns.
 func hostGrantsOpen(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
@@ -31,28 +35,49 @@ func hostGrantsOpen(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 	return out
 }
 
-// grantsOf is the condition of one namespace. Names are those of manifests: only what can be a pattern is written
-// where people copy it.
-func grantsOf(ns string, grants []mesh.Grant) Condition {
-	var names, patterns []string
+// grantsOf is the condition of one namespace, with the flags that give its names to the sources that name them.
+// Names are those of manifests: only what can be a pattern is written where people copy it.
+func grantsOf(ns string, grants []mesh.OpenGrant) Condition {
+	var names, sources []string
+	bySource := map[string][]mesh.Hostname{}
+	overlaps := ""
+	size := 0
 	for _, g := range grants[:min(len(grants), listedGrants)] {
+		if size += len(g.Name); size > listedGrantBytes && len(names) > 0 {
+			break
+		}
 		what := string(g.Name)
 		if g.Gateways {
 			what += " (at gateways)"
 		}
 		names = append(names, what)
-		if h, err := mesh.ParseHostPattern(string(g.Name)); err == nil {
-			patterns = append(patterns, string(h))
+		if g.Overlaps != "" {
+			overlaps = fmt.Sprintf("; %s cannot be a pattern, because it overlaps with %s: write patterns for single names, or name the hosts in a Gateway of a directory without a namespace, as %s/HOST", g.Name, g.Overlaps, ns)
+			continue
+		}
+		if bySource[g.Source] == nil {
+			sources = append(sources, g.Source)
+		}
+		bySource[g.Source] = append(bySource[g.Source], g.Name)
+	}
+	var flags []string
+	for _, source := range sources {
+		if flag := mesh.HostsFlag(source, bySource[source]...); flag != "" {
+			flags = append(flags, flag)
 		}
 	}
-	more := ""
+	more, all := "", ""
 	if n := len(grants) - len(names); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
+		all = "; `fairlead analyze --bound --state-dir` prints the flags for all"
+	}
+	action := "take those that the namespace does not need out of " + hostGrantsName + " in the state directory"
+	if len(flags) > 0 {
+		action = fmt.Sprintf("start the server with %s; take those that the namespace does not need out of %s in the state directory", strings.Join(flags, " "), hostGrantsName)
 	}
 	return Condition{
 		Subject: "namespace " + ns,
 		Text:    fmt.Sprintf("%d names belong to the namespace from before patterns: %s%s", len(grants), strings.Join(names, ", "), more),
-		Action: fmt.Sprintf("give them to its directory, with --config-hosts 'DIR=%s', or to its keys, with --consul-kv-hosts, and restart the server; take those that it does not need out of %s in the state directory",
-			strings.Join(patterns, ","), hostGrantsName),
+		Action:  action + overlaps + all,
 	}
 }

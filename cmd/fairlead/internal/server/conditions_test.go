@@ -103,7 +103,7 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 			catalog(func(st *consul.Status) { st.StateFault, st.State = "the stored catalog is damaged", consul.Starting }),
 		},
 		"host-grants": {func(_ *Proxies, s *Sources) {
-			s.Registry.Grants = []mesh.Grant{{Name: "orders.example", Namespace: "shop"}, {Name: "*.web.example", Namespace: "shop", Gateways: true}}
+			s.Registry.Grants = []mesh.OpenGrant{{Grant: mesh.Grant{Name: "orders.example", Namespace: "shop"}}, {Grant: mesh.Grant{Name: "*.web.example", Namespace: "shop", Gateways: true}}}
 		}, func(p *Proxies, s *Sources) { s.Registry.GrantsFault = "damaged" }},
 		"state-unsaved": {func(_ *Proxies, s *Sources) { s.Unsaved = []string{"source files is not saved: disk full"} }, catalog(func(st *consul.Status) { st.Unsaved = "disk full" })},
 		"host-absent": {

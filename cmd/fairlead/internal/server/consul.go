@@ -65,7 +65,7 @@ func (c *Consul) Binding() (*mesh.Binding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts, Credentials: c.KVCredentials, RoutesOnly: c.KVRoutesOnly}.Binding(), nil
+	return files.Root{Path: mesh.KeysSource, Namespaces: namespaces, Hosts: c.KVHosts, Credentials: c.KVCredentials, RoutesOnly: c.KVRoutesOnly}.Binding(), nil
 }
 
 // Used reports whether anything of Consul is read.

@@ -2,10 +2,12 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,6 +191,26 @@ func (c *Config) checkRoot(root string) error {
 	}
 	if b, err := c.Consul.Binding(); err == nil && b != nil && slices.Contains(b.Namespaces, root) {
 		return refuse("--consul-kv-prefix")
+	}
+	return nil
+}
+
+// reportCatalogOwners names the sources that are bound to the namespace of all services of the Consul catalog: they may
+// route all of them, whatever patterns say.
+func (s *Server) reportCatalogOwners(ctx context.Context) error {
+	if !s.cfg.Consul.Used() {
+		return nil
+	}
+	mapper, err := s.cfg.Consul.Mapper()
+	if err != nil {
+		return err
+	}
+	namespace := mapper.CommonNamespace()
+	for _, name := range slices.Sorted(maps.Keys(s.bound)) {
+		if b := s.bound[name]; slices.Contains(b.Namespaces, namespace) {
+			s.cfg.Logger.WarnContext(ctx, "source is bound to the namespace of the Consul catalog and may route all of its services; if that is not meant, bind it to another namespace, or set --consul-mesh-namespace",
+				"source", b.Source, "namespace", namespace)
+		}
 	}
 	return nil
 }

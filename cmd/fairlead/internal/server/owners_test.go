@@ -100,16 +100,33 @@ func TestRecordOfOwnersBecomesGrants(t *testing.T) {
 	r.stop()
 }
 
-// TestGrantsAreConditions: what a namespace has from before patterns is listed with the patterns to write, by namespace.
-// Nothing of a manifest that cannot be a pattern is a part of what people copy.
+// TestGrantsAreConditions: what a namespace has from before patterns is listed by namespace, with the exact flags that give
+// it to the sources that name it. Nothing of a manifest that cannot be a pattern, and no name that another namespace
+// overlaps with, is a part of what people copy; and that is never cut.
 func TestGrantsAreConditions(t *testing.T) {
 	t.Parallel()
+	open := func(ns, source string, name mesh.Hostname) mesh.OpenGrant {
+		return mesh.OpenGrant{Grant: mesh.Grant{Name: name, Namespace: ns}, Source: source}
+	}
+	atGateways, nested := open("web", mesh.KeysSource, "*.web.example"), open("shop", "/srv/shop", "*.corp.example")
+	atGateways.Gateways, nested.Overlaps = true, "a.corp.example of the namespace evil"
 	_, s := allWell()
-	s.Registry.Grants = []mesh.Grant{{Name: "$(x).example", Namespace: "shop"}, {Name: "orders.example", Namespace: "shop"}, {Name: "*.web.example", Namespace: "web", Gateways: true}}
+	s.Registry.Grants = []mesh.OpenGrant{open("shop", "/srv/shop", "$(x).example"), open("shop", "/srv/shop", "10.1.0.0/16"), open("shop", "/srv/it's", "a.example"), open("shop", "/srv/shop", "orders.example"), nested, atGateways}
 	got := hostGrantsOpen(nil, s, time.Now())
-	if len(got) != 2 || got[0].Subject != "namespace shop" || !strings.Contains(got[0].Action, "'DIR=orders.example'") || strings.Contains(got[0].Action, "$") ||
-		!strings.Contains(got[1].Text, "*.web.example (at gateways)") || !strings.Contains(got[1].Action, "'DIR=*.web.example'") {
+	if len(got) != 2 || got[0].Subject != "namespace shop" ||
+		!strings.Contains(got[0].Action, `start the server with --config-hosts '/srv/shop=10.1.0.0/16,orders.example' --config-hosts '/srv/it'\''s=a.example';`) || strings.Contains(got[0].Action, "$") ||
+		!strings.Contains(got[0].Action, "*.corp.example cannot be a pattern, because it overlaps with a.corp.example of the namespace evil") ||
+		!strings.Contains(got[1].Text, "*.web.example (at gateways)") || !strings.Contains(got[1].Action, "--consul-kv-hosts '*.web.example';") {
 		t.Errorf("conditions: %+v", got)
+	}
+	s.Registry.Grants = nil
+	for i := range 30 {
+		s.Registry.Grants = append(s.Registry.Grants, open("shop", "/srv/shop", mesh.Hostname(fmt.Sprintf("a%02d.%s.example", i, strings.Repeat("b", 60)))))
+	}
+	for _, c := range Conditions(&Proxies{}, s, time.Now()) {
+		if c.Reason == "host-grants" && (!strings.Contains(c.Action, ".example'") || !strings.Contains(c.Action, "prints the flags for all") || !strings.Contains(c.Text, "more")) {
+			t.Errorf("the flag is cut, or nothing says that there are more: %+v", c)
+		}
 	}
 }
 

@@ -76,7 +76,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	// What a flag may be wrong about comes before the authority, which is for ever.
 	for _, step := range []func(context.Context) error{
-		s.newFiles, s.newCatalogs, s.bind, s.fitDescriptors, s.newAdmin, s.newAuthority, s.newKeys, s.newNames, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
+		s.newFiles, s.newCatalogs, s.bind, s.fitDescriptors, s.newAdmin, s.newAuthority, s.newKeys, s.newNames, s.newRegistry, s.reportCatalogOwners, s.newXDS, s.newHosts, s.newPlaintext,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())
