@@ -25,7 +25,7 @@ const (
 )
 
 // consul starts a Consul on the first host with settings, and waits for its catalog.
-func (l *lab) consul(name, settings, address, flags string) {
+func (l *twoHosts) consul(name, settings, address, flags string) {
 	l.t.Helper()
 	one := l.hosts["10.0.0.1"]
 	one.write(name+".hcl", settings)
@@ -40,7 +40,7 @@ func (l *lab) consul(name, settings, address, flags string) {
 }
 
 // prints waits until a command ends well and prints a text.
-func (l *lab) prints(command, want string) {
+func (l *twoHosts) prints(command, want string) {
 	l.t.Helper()
 	envoytest.Eventually(l.t, envoytest.Patience, func() error {
 		out, err := l.hosts["10.0.0.1"].shell(command)
@@ -93,7 +93,7 @@ config_entries { bootstrap = [{kind = "service-intentions", name = "api", source
 }
 
 // manifests makes the directory of manifests, as the first section says.
-func (l *lab) manifests() {
+func (l *twoHosts) manifests() {
 	l.t.Helper()
 	if out, err := l.hosts["10.0.0.1"].shell("mkdir -p /etc/fairlead/mesh"); err != nil {
 		l.t.Fatalf("%v: %s", err, out)
@@ -101,7 +101,7 @@ func (l *lab) manifests() {
 }
 
 // tokenOf makes a token with the rules of a section, in the file token.
-func (l *lab) tokenOf(title string) {
+func (l *twoHosts) tokenOf(title string) {
 	l.t.Helper()
 	var rules strings.Builder
 	for _, b := range section(l.t, consulPage, title) {

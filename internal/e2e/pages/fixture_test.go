@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
 
-// lab is two hosts with the addresses of the pages.
-type lab struct {
+// twoHosts are two hosts with the addresses of the pages.
+type twoHosts struct {
 	*meshtest.Mesh
 	t     *testing.T
 	hosts map[string]*host // by address
@@ -31,7 +31,7 @@ type lab struct {
 
 // host is one host of a newcomer.
 type host struct {
-	*lab
+	*twoHosts
 	name string
 	dir  string // has its own directories
 	pid  int    // of its first process
@@ -52,7 +52,7 @@ touch /run/ready
 exec sleep infinity`
 
 // newLab makes two hosts, 10.0.0.1 and 10.0.0.2.
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T) *twoHosts {
 	t.Helper()
 	for _, program := range []string{"unshare", "nsenter", "mount", "hostname", "curl"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -62,7 +62,7 @@ func newLab(t *testing.T) *lab {
 	one, two := nethost.New(t), nethost.New(t)
 	t.Parallel()
 	nethost.Link(one, two, 0)
-	l := &lab{
+	l := &twoHosts{
 		Mesh: meshtest.New(t, "", nil), t: t, hosts: map[string]*host{},
 		text:    one.WireWith("v0a", func(b []byte) bool { return bytes.Contains(b, []byte("HTTP/")) }),
 		records: one.WireWith("v0a", func(b []byte) bool { return bytes.HasPrefix(b, []byte("\x17\x03\x03")) }),
@@ -73,7 +73,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func (l *lab) addHost(ns *nethost.Host, address, name string) {
+func (l *twoHosts) addHost(ns *nethost.Host, address, name string) {
 	l.t.Helper()
 	dir := l.t.TempDir()
 	for _, d := range []string{"etc", "root", "run", "lib", "bin"} {
@@ -96,7 +96,7 @@ func (l *lab) addHost(ns *nethost.Host, address, name string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	h := &host{lab: l, name: name, dir: dir}
+	h := &host{twoHosts: l, name: name, dir: dir}
 	if h.pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
 		l.t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ var stays = regexp.MustCompile(`^(?:(?:ssh \S+ )?fairlead (?:server|agent) |make
 
 // follow does what a section says, one block after the other, each once. What a command prints is what the
 // page shows.
-func (l *lab) follow(page, title string) {
+func (l *twoHosts) follow(page, title string) {
 	l.t.Helper()
 	one := l.hosts["10.0.0.1"]
 	for _, b := range section(l.t, page, title) {
@@ -119,7 +119,7 @@ func (l *lab) follow(page, title string) {
 }
 
 // says waits until a program in a terminal has said what the page shows.
-func (l *lab) says(p *meshtest.Process, page string, b block) {
+func (l *twoHosts) says(p *meshtest.Process, page string, b block) {
 	l.t.Helper()
 	p.Eventually(envoytest.Patience, func() error {
 		if log := p.Log(); !shownAs(b.output, "(?m)").MatchString(log) {
@@ -158,7 +158,7 @@ func near(got, want string) bool {
 
 // compare runs a command until it prints what the page shows: what was started before takes its time. A command
 // fails only where the page shows an error.
-func (l *lab) compare(page string, b block) {
+func (l *twoHosts) compare(page string, b block) {
 	l.t.Helper()
 	want := shownAs(b.output, "")
 	failing := strings.Contains(b.output, "curl: (") || strings.Contains(b.output, ": error [")

@@ -113,7 +113,7 @@ func consulAsItStands(t *testing.T, page, title string) {
 
 // encrypted waits until a program without TLS is answered through the HTTP proxy, by one that sees the
 // identity of the caller's certificate.
-func (l *lab) encrypted(url, caller string) {
+func (l *twoHosts) encrypted(url, caller string) {
 	l.t.Helper()
 	envoytest.Eventually(l.t, envoytest.Patience, func() error {
 		out, err := l.hosts["10.0.0.1"].shell("http_proxy=http://127.0.0.1:15080 curl -sSf --max-time 10 " + url)
@@ -126,7 +126,7 @@ func (l *lab) encrypted(url, caller string) {
 
 // well waits until the mesh needs nobody and nothing is odd. On the wire is nothing that anybody can read, since
 // the hosts are there.
-func (l *lab) well() {
+func (l *twoHosts) well() {
 	l.t.Helper()
 	if text, records := l.text(), l.records(); text != 0 || records == 0 {
 		l.t.Errorf("on the wire: %d packets of HTTP in plaintext, %d of TLS", text, records)

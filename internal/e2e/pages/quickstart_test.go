@@ -28,7 +28,7 @@ func TestQuickstartAsItStands(t *testing.T) {
 	own := nethost.New(t)
 	t.Parallel()
 	own.IP("link", "set", "lo", "up")
-	l := &lab{Mesh: meshtest.New(t, "", nil), t: t, hosts: map[string]*host{}}
+	l := &twoHosts{Mesh: meshtest.New(t, "", nil), t: t, hosts: map[string]*host{}}
 	l.addHost(own, "10.0.0.1", "debian-1")
 	l.hosts["10.0.0.1"].checkOut()
 	l.follow("README.md", "Try it in five minutes")

@@ -14,7 +14,7 @@ var unit = regexp.MustCompile(`^(?:ssh (\S+) )?systemctl start (\S+)$`)
 
 // startUnit starts what a unit starts, with its user and directories, in the place of systemd: there is none
 // in a namespace. What else the unit says, such as what it forbids, a test of package systemd looks at.
-func (l *lab) startUnit(command string) {
+func (l *twoHosts) startUnit(command string) {
 	l.t.Helper()
 	m := unit.FindStringSubmatch(command)
 	at, name := l.hosts["10.0.0.1"], m[2]

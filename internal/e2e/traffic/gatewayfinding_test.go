@@ -1,14 +1,9 @@
 package traffic
 
 import (
-	"errors"
-	"fmt"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
 )
 
@@ -18,7 +13,7 @@ import (
 func TestRouteOfAGatewayToNothing(t *testing.T) {
 	t.Parallel()
 	e := newBusyEdge(t)
-	e.eventuallyFound("")
+	e.EventuallyFound("")
 	const was = "  - route: [{destination: {host: echo.shop.internal, port: {number: 9080}}}]\n"
 	const tenth = "  - route: [{destination: {host: echo.shop.internal, port: {number: 9080}}, weight: 90}, {destination: {host: ecko.shop.internal}, weight: 10}]\n"
 	start := func() []*meshtest.Load {
@@ -37,7 +32,7 @@ func TestRouteOfAGatewayToNothing(t *testing.T) {
 	loads := start()
 	began := time.Now()
 	e.Edit("gateway.yaml", was, tenth)
-	e.eventuallyFound("no-destination: VirtualService shop/public", "gateway.yaml:", `sends requests to the host "ecko.shop.internal", which does not exist (did you mean "echo.shop.internal"?)`, "at 1 proxy)")
+	e.EventuallyFound("no-destination: VirtualService shop/public", "gateway.yaml:", `sends requests to the host "ecko.shop.internal", which does not exist (did you mean "echo.shop.internal"?)`, "at 1 proxy)")
 	took := time.Since(began)
 	for _, l := range loads {
 		r := l.Stop()
@@ -51,7 +46,7 @@ func TestRouteOfAGatewayToNothing(t *testing.T) {
 	}
 
 	e.Edit("gateway.yaml", tenth, was)
-	e.eventuallyFound("")
+	e.EventuallyFound("")
 	for _, l := range start() {
 		if r := l.Stop(); r.Failed > 0 {
 			t.Errorf("%d of %d failed after mending: %v", r.Failed, r.Good+r.Failed, r.Errors)
@@ -59,30 +54,4 @@ func TestRouteOfAGatewayToNothing(t *testing.T) {
 			t.Logf("0 of %d failed after mending", r.Good)
 		}
 	}
-}
-
-// lasts is how long a fault is there before it is reported.
-const lasts = 30 * time.Second
-
-// eventuallyFound waits until proxy-status names one route that leads nowhere, with these words; or, if the first
-// is empty, none.
-func (e *edgeHost) eventuallyFound(words ...string) {
-	e.t.Helper()
-	envoytest.Eventually(e.t, lasts+envoytest.Patience, func() error {
-		out, err := e.CLI("proxy-status", "--run-dir", e.RunDir("server"))
-		exit, exited := errors.AsType[*exec.ExitError](err)
-		n := strings.Count(out, "no-endpoints: ") + strings.Count(out, "no-destination: ")
-		switch {
-		case words[0] == "" && (err != nil || n > 0):
-			return fmt.Errorf("the mesh is to be well: %w\n%s", err, out)
-		case words[0] != "" && (!exited || exit.ExitCode() != 1 || n != 1):
-			return fmt.Errorf("%w: %d routes are named:\n%s", err, n, out)
-		}
-		for _, w := range words {
-			if !strings.Contains(out, w) {
-				return fmt.Errorf("no %q in\n%s", w, out)
-			}
-		}
-		return nil
-	})
 }
