@@ -69,15 +69,15 @@ func routesOf(spec *networking.VirtualService) factor {
 	http, tcp, tls := 0, 0, 0
 	for _, r := range spec.GetHttp() {
 		m := r.GetMatch()
-		http += max(1, len(m))*max(1, len(r.GetRoute())+len(r.GetMirrors()), (proto.Size(r)-size(m))/unitSize) + units(m)
+		http += max(1, len(m))*max(1, len(r.GetRoute())+len(r.GetMirrors()), (proto.Size(r)-proto.Size(&networking.HTTPRoute{Match: m}))/unitSize) + units(m)
 	}
 	for _, r := range spec.GetTcp() {
 		m := r.GetMatch()
-		tcp += max(1, len(m))*max(1, len(r.GetRoute()), (proto.Size(r)-size(m))/unitSize) + units(m)
+		tcp += max(1, len(m))*max(1, len(r.GetRoute()), (proto.Size(r)-proto.Size(&networking.TCPRoute{Match: m}))/unitSize) + units(m)
 	}
 	for _, r := range spec.GetTls() {
 		m := r.GetMatch()
-		tls += max(1, len(m))*max(1, len(r.GetRoute()), (proto.Size(r)-size(m))/unitSize) + units(m)
+		tls += max(1, len(m))*max(1, len(r.GetRoute()), (proto.Size(r)-proto.Size(&networking.TLSRoute{Match: m}))/unitSize) + units(m)
 	}
 	f := largest(factor{http, "routes", "spec.http"}, factor{tcp, "routes", "spec.tcp"}, factor{tls, "routes", "spec.tls"})
 	f.count = http + tcp + tls

@@ -48,6 +48,7 @@ func TestExpansionIsLimited(t *testing.T) {
 		{"routes", route(50, 50, 50), "spec.http: 50 hosts × 2500 routes make 125000", 57},
 		{"routes-within", route(30, 30, 30), "", 0},
 		{"matches-are-not-multiplied-by-their-size", route(2, 3000, 1), "", 0},
+		{"nor-by-what-each-has-around-it", route(1, 20_000, 1), "", 0},
 		{"values", policy(100_001), "spec: 100001 values make 100001", 5},
 		{"values-within", policy(10_000), "", 0},
 	} {
