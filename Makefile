@@ -77,6 +77,10 @@ bench-capture: tools ## measure what a request costs, direct, by a listener and 
 bench-dns: ## measure what DNS on a host costs (bench/DNS.md), two minutes
 	BENCH_DNS=$(CURDIR)/bench/DNS.md $(GO) test -run '^$$' -bench Cost -benchtime 1x ./agent/dns
 
+.PHONY: bench-envoy
+bench-envoy: tools ## measure what manifests cost an Envoy (bench/ENVOY.md), with real Envoys, three minutes
+	FAIRLEAD_E2E=1 BENCH_ENVOY=$(CURDIR)/bench/ENVOY.md $(GO) test -run '^$$' -bench Manifests -benchtime 1x ./xds/envoy
+
 .PHONY: test-jaeger
 test-jaeger: tools ## traces in a real Jaeger, which takes three minutes to build; not a part of `make test`
 	GO=$(GO) $(PYTHON) tools/jaeger/install.py

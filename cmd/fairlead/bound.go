@@ -69,7 +69,7 @@ func (t *tree) limitSources() {
 			for _, o := range t.Files[i].Objects {
 				if f := o.Fragment(); f != nil && !seen[o.Meta.Key] {
 					seen[o.Meta.Key] = true
-					list = append(list, lastgood.Sized{Key: o.Meta.Key, Expansion: o.Expansion().Count, Fragment: f})
+					list = append(list, lastgood.Sized{Key: o.Meta.Key, Expansion: o.Expansion().Count, Weight: o.Weight(), Fragment: f})
 				}
 			}
 		}

@@ -60,6 +60,7 @@ const (
 	HashTables          = "FL0231"
 	ForeignCredential   = "FL0232"
 	ForeignRoute        = "FL0233"
+	Expression          = "FL0234"
 	IngressBind         = "FL0240"
 	Denies              = "FL0241"
 	UnknownIdentity     = "FL0250"

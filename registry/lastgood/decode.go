@@ -45,6 +45,8 @@ type Object struct {
 	Denial *mesh.Fragment
 	// Expansion is what the object makes after expansion; see [manifest.Expansion].
 	Expansion int
+	// Weight is what it costs each proxy; see [manifest.Object.Weight].
+	Weight int
 	// Refused stands in place of the object if its source makes too much; nil for most.
 	Refused *mesh.Fragment
 	// Over, if it is not nil, makes the object from what was in force of it before, nil or a
@@ -66,7 +68,7 @@ func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	}
 	for _, o := range file.Objects {
 		d.Faults = append(d.Faults, o.NotInForce...)
-		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial(), Unbuilt: o.Unbuilt(), Expansion: o.Expansion().Count, Refused: o.Refused()}
+		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial(), Unbuilt: o.Unbuilt(), Expansion: o.Expansion().Count, Weight: o.Weight(), Refused: o.Refused()}
 		if obj.Foreign = o.Foreign; o.Foreign || misnamed(o) {
 			obj.Key = mesh.Key{}
 		}

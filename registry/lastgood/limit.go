@@ -14,10 +14,16 @@ import (
 // after expansion, if nothing else is said.
 const DefaultMaxExpansion = 1_000_000
 
+// MaxWeight is what all objects of such a source may cost a proxy, in units of 500 bytes; see
+// [manifest.Object.Weight].
+const MaxWeight = 1_000_000
+
 // Sized is an object with what it makes after expansion.
 type Sized struct {
 	Key       mesh.Key
 	Expansion int
+	// Weight is what it costs each proxy; see [manifest.Object.Weight].
+	Weight int
 	// Fragment has the object alone, as it is in the mesh.
 	Fragment *mesh.Fragment
 }
@@ -27,42 +33,66 @@ type Excess struct {
 	// Expansion is that of the object, with the workloads of the source that it selects. Total
 	// is that of the source, and Max its limit.
 	Expansion, Total, Max int
+	// Proxy says that they are what it costs each proxy, in units of 500 bytes.
+	Proxy bool
 }
 
 // String is for people.
 func (e Excess) String() string {
+	if e.Proxy {
+		return fmt.Sprintf("its directory or prefix, which is bound to namespaces, costs a proxy %s, and may cost %s (with a larger --max-expansion, more); "+
+			"the largest objects are refused first, and this one costs %s: use fewer hosts, ports, subsets, routes, headers or regular expressions, or smaller ones", weightText(e.Total), weightText(e.Max), weightText(e.Expansion))
+	}
 	return fmt.Sprintf("its directory or prefix, which is bound to namespaces, makes %d after expansion (hosts × ports × endpoints, hosts × routes), and may make %d (--max-expansion); "+
 		"the largest objects are refused first, and this one makes %d: use fewer, or split it", e.Total, e.Max, e.Expansion)
 }
 
-// OverLimit are the objects to refuse so that the others of a source make at most max: the
-// largest first, and those that restrict behind all others. It depends on the objects alone: not
-// on their order, nor on what was in force before, so that every server refuses the same.
+// weightText is a weight as people read it: about so much memory.
+func weightText(units int) string { return fmt.Sprintf("some %d kB (%d units)", (units+1)/2, units) }
+
+// OverLimit are the objects to refuse so that the others of a source make at most limit after expansion, and cost a
+// proxy no more than [MaxWeight]: the largest first, and those that restrict behind all others. It depends on the
+// objects alone: not on their order, nor on what was in force before, so that every server refuses the same.
 func OverLimit(list []Sized, limit int) map[mesh.Key]Excess {
 	if limit <= 0 {
 		return nil
 	}
 	list = withSelected(list, limit)
-	total := 0
-	for _, x := range list {
-		total += x.Expansion
-	}
-	if total <= limit {
+	out := map[mesh.Key]Excess{}
+	refuseLargest(list, limit, func(x Sized) int { return x.Expansion }, func(x Sized, total int) {
+		out[x.Key] = Excess{Expansion: x.Expansion, Total: total, Max: limit}
+	})
+	list = withProxies(slices.DeleteFunc(list, func(x Sized) bool { return has(out, x.Key) }))
+	most := max(limit, MaxWeight)
+	refuseLargest(list, most, func(x Sized) int { return x.Weight }, func(x Sized, total int) {
+		out[x.Key] = Excess{Expansion: x.Weight, Total: total, Max: most, Proxy: true}
+	})
+	if len(out) == 0 {
 		return nil
 	}
+	return out
+}
+
+// refuseLargest calls refuse for the largest objects, so that the others are within the limit.
+func refuseLargest(list []Sized, limit int, size func(Sized) int, refuse func(x Sized, total int)) {
+	total := 0
+	for _, x := range list {
+		total += size(x)
+	}
+	if total <= limit {
+		return
+	}
 	slices.SortFunc(list, func(a, b Sized) int {
-		return cmp.Or(compareBools(restricts(a.Fragment), restricts(b.Fragment)), -cmp.Compare(a.Expansion, b.Expansion), a.Key.Compare(b.Key))
+		return cmp.Or(compareBools(restricts(a.Fragment), restricts(b.Fragment)), -cmp.Compare(size(a), size(b)), a.Key.Compare(b.Key))
 	})
-	out := map[mesh.Key]Excess{}
 	left := total
 	for _, x := range list {
 		if left <= limit {
 			break
 		}
-		left -= x.Expansion
-		out[x.Key] = Excess{Expansion: x.Expansion, Total: total, Max: limit}
+		left -= size(x)
+		refuse(x, total)
 	}
-	return out
 }
 
 func compareBools(a, b bool) int {
@@ -149,7 +179,7 @@ func (s *Set) refuse() {
 	list := make([]Sized, 0, len(s.definitions.one))
 	for key := range s.definitions.one {
 		if _, g, _ := s.definitions.winner(key); g != nil && g.Fragment != nil {
-			list = append(list, Sized{Key: key, Expansion: max(1, g.Expansion), Fragment: g.Fragment})
+			list = append(list, Sized{Key: key, Expansion: max(1, g.Expansion), Weight: g.Weight, Fragment: g.Fragment})
 		}
 	}
 	now := OverLimit(list, s.limit)

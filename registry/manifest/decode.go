@@ -305,6 +305,7 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 		o.limitExpansion(r)
 		if len(d.opts.Namespaces) > 0 {
 			o.limitTables(r)
+			o.limitExpressions(r)
 		}
 	}
 	o.Valid = known && !HasErrors(r.faults)

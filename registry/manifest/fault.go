@@ -63,6 +63,8 @@ const (
 	CodeExpansion Code = codes.Expansion
 	// CodeHashTables: a table of consistentHash is too large for a source that is bound to namespaces.
 	CodeHashTables Code = codes.HashTables
+	// CodeExpression: a regular expression is too large for a source that is bound to namespaces.
+	CodeExpression Code = codes.Expression
 	// CodeLostSelector: a label or a condition of a match has no value, and selects nothing.
 	CodeLostSelector Code = codes.LostSelector
 	// CodeLostCondition: a condition of a rule that allows requests, the action of a policy or its

@@ -180,12 +180,12 @@ func (p *servicePorts) add(namespace string, svc *Service) {
 		if p.wanted[covering] {
 			p.addTo(rulePlace{namespace, covering}, host, svc.Ports)
 		}
-		covering, more = wider(covering)
+		covering, more = covering.Wider()
 	}
 }
 
-// wider is the next wildcard that covers a host.
-func wider(h Hostname) (Hostname, bool) {
+// Wider is the next wildcard that covers a host.
+func (h Hostname) Wider() (Hostname, bool) {
 	rest := strings.TrimPrefix(string(h), "*.")
 	if _, above, found := strings.Cut(rest, "."); found {
 		return Hostname("*." + above), true

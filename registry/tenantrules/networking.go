@@ -80,8 +80,14 @@ func hostRows() []Row {
 		{
 			Fields: []string{"LoadBalancerSettings.ConsistentHashLB.MagLev.tableSize", "LoadBalancerSettings.ConsistentHashLB.RingHash.minimumRingSize", "LoadBalancerSettings.ConsistentHashLB.minimumRingSize"},
 			Class:  "size", Rule: AsIstio,
-			Why: "It is memory of each Envoy that calls the tenant's host.",
+			Why: "It is memory of each Envoy that calls the tenant's host: up to 65,537 entries.",
 			Try: destinationRule + `{host: app.evil.internal, trafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, ringHash: {minimumRingSize: 4096}}}}}`,
+		},
+		{
+			Fields: []string{"LoadBalancerSettings.ConsistentHashLB.MagLev.tableSize", "LoadBalancerSettings.ConsistentHashLB.RingHash.minimumRingSize", "LoadBalancerSettings.ConsistentHashLB.minimumRingSize"},
+			Class:  "large size", Rule: Refused,
+			Why: "A table of more than 65,537 entries is refused, and of all tables of a source what is over 1,048,576.",
+			Try: destinationRule + `{host: app.evil.internal, trafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, ringHash: {minimumRingSize: 8388608}}}}}`,
 		},
 		{
 			Fields: []string{"HTTPRewrite.authority", "HTTPRewrite.uri", "HTTPRedirect.authority", "HTTPRedirect.uri", "HTTPRedirect.scheme", "HTTPRedirect.port", "HTTPRedirect.prefixRewrite"},
@@ -98,6 +104,11 @@ func hostRows() []Row {
 			Fields: []string{"RegexRewrite.match", "RegexRewrite.rewrite", "StringMatch.regex"}, Class: "expression", Rule: AsIstio,
 			Why: "Envoy runs it in linear time, for requests of the tenant's own hosts.",
 			Try: virtualService + `{hosts: [app.evil.internal], http: [{match: [{uri: {regex: "/a.*"}}], route: [{destination: {host: app.evil.internal}}]}]}`,
+		},
+		{
+			Fields: []string{"RegexRewrite.match", "StringMatch.regex"}, Class: "large expression", Rule: Refused,
+			Why: "A program of more than 4,096 instructions is refused: Envoys refuse all routes of a table with a larger one.",
+			Try: virtualService + `{hosts: [app.evil.internal], http: [{match: [{uri: {regex: '/\pL{30}'}}], route: [{destination: {host: app.evil.internal}}]}]}`,
 		},
 	}
 }

@@ -12,7 +12,7 @@ const (
 	Own Rule = "own namespace only"
 	// Setting means that the object is kept out, unless a setting allows it for the source.
 	Setting Rule = "needs a setting"
-	// Refused means that the object is kept out, whoever writes it.
+	// Refused means that the object is kept out.
 	Refused Rule = "refused"
 	// NoEffect means that the field does nothing, as in Istio, and is reported.
 	NoEffect Rule = "no effect"
