@@ -19,7 +19,12 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 		return r
 	}
 	if isAddress(h) && routesSidecars(vs) {
-		return o.routesAddress(source, vs, h)
+		r := o.routesAddress(source, vs, h)
+		seen := func(svc *Service) bool { return !o.isRestricted(source, svc) }
+		if r == nil && !slices.ContainsFunc(o.claims[source].services.get(h), seen) {
+			r = o.routedAtGateways(vs, h)
+		}
+		return r
 	}
 	if !h.IsWildcard() && o.owns(source, h) {
 		return nil
