@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// hasTitle reports whether a name is a source's by the documentation, other than by a pattern or a declaration: the
-// narrowest name counts that is given to a namespace, and nothing below may be granted to others.
-func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) bool {
+// titlesOf are the namespaces that a name is given to by the documentation, other than by a pattern or a declaration: the
+// narrowest name counts that is given to a namespace.
+func (w *tenants) titlesOf(s *Snapshot, h Hostname, gateways bool) map[string]bool {
 	out, best := map[string]bool{}, Hostname("")
 	try := func(name Hostname, ns string, strong bool) {
 		switch {
@@ -25,7 +25,7 @@ func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) b
 		try(Hostname("*."+ns+".svc.cluster.local"), ns, true)
 	}
 	for _, g := range s.Gateways {
-		if w.bindings[g.Origin.Source[0]-'0'] != nil {
+		if w.bindings[sourceOf(&g.Meta)] != nil {
 			continue
 		}
 		for _, server := range g.Spec.GetServers() {
@@ -41,18 +41,25 @@ func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) b
 			}
 		}
 	}
-	if slices.ContainsFunc(w.grants.All(), func(g Grant) bool {
-		same := func(o Grant) bool { return o.Name == g.Name && !o.Gateways && b.has(o.Namespace) }
-		return !gateways && !g.Gateways && isWide(h) && g.Name != h && covering(h, g.Name) && !slices.ContainsFunc(w.grants.All(), same)
-	}) {
-		return false
-	}
 	given := best
 	for _, g := range w.grants.All() {
 		if gateways || !g.Gateways {
 			try(g.Name, g.Namespace, best != given)
 		}
 	}
+	return out
+}
+
+// hasTitle reports whether a name is a source's by the documentation, other than by a pattern or a declaration:
+// it is given to a namespace of it, and nothing below is granted to others.
+func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) bool {
+	if slices.ContainsFunc(w.grants.All(), func(g Grant) bool {
+		same := func(o Grant) bool { return o.Name == g.Name && !o.Gateways && b.has(o.Namespace) }
+		return !gateways && !g.Gateways && isWide(h) && g.Name != h && covering(h, g.Name) && !slices.ContainsFunc(w.grants.All(), same)
+	}) {
+		return false
+	}
+	out := w.titlesOf(s, h, gateways)
 	return slices.ContainsFunc(b.Namespaces, func(ns string) bool { return out[ns] })
 }
 
@@ -61,7 +68,6 @@ func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) b
 // these declare elsewhere, nor of another's pattern.
 func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 	t.Helper()
-	sourceOf := func(m *Meta) int { return int(m.Origin.Source[0] - '0') }
 	type claim struct {
 		source            int
 		namespace         string
@@ -76,8 +82,8 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 	}
 	for _, vs := range s.VirtualServices {
 		if !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
-			for _, h := range vs.Spec.Hosts {
-				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h).canonical(), false, !slices.Contains(vs.Spec.Gateways, "mesh")})
+			for _, h := range routedNames(vs) {
+				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, h, false, !routesSidecars(vs)})
 			}
 		}
 	}
@@ -138,58 +144,6 @@ func (w *tenants) declaredFor(s *Snapshot, source int, h Hostname, namespace str
 	return false
 }
 
-// checkNothingLost wants everybody to see what bound sources have by patterns: nothing that others write hides it,
-// unless an unbound source declares exactly that host. It returns how many objects there were.
-func (w *tenants) checkNothingLost(t *testing.T, s *Snapshot) int {
-	t.Helper()
-	declared := map[Hostname]bool{}
-	routed := map[Key]int{}
-	for i, objects := range w.objects {
-		for k, x := range objects {
-			routed[k]++
-			if svc, is := x.(*Service); is && w.bindings[i] == nil {
-				declared[svc.Hostname.canonical()] = true
-			}
-		}
-	}
-	n := 0
-	for i, f := range s.tables.restrictions.inputs {
-		b := w.bindings[i]
-		if b == nil {
-			continue
-		}
-		for _, svc := range f.services() {
-			h := svc.Hostname.canonical()
-			if routed[svc.Key] > 1 || !b.covers(h) || declared[h] || isAddress(h) || len(addressNames(svc)) > 0 || !exportedTo(svc.ExportTo, s.tables.restrictions.exports[0], svc.Namespace, "other") {
-				continue
-			}
-			n++
-			if !slices.ContainsFunc(s.Services, func(x *Service) bool {
-				return x.Key == svc.Key && x.Hostname == svc.Hostname && exportedTo(x.ExportTo, s.tables.restrictions.exports[0], x.Namespace, "other")
-			}) {
-				t.Fatalf("%s of source %d has %s by a pattern, and others do not see it", svc.Key, i, h)
-			}
-		}
-		for _, vs := range f.virtualServices() {
-			if routed[vs.Key] > 1 || len(vs.Spec.Tls)+len(vs.Spec.Tcp) > 0 || !exportedTo(vs.ExportTo, s.tables.restrictions.exports[1], vs.Namespace, "other") {
-				continue
-			}
-			for _, name := range vs.Spec.Hosts {
-				if !b.covers(Hostname(name).canonical()) {
-					continue
-				}
-				n++
-				if !slices.ContainsFunc(s.VirtualServices, func(x *VirtualService) bool {
-					return *x.Origin == *vs.Origin && slices.Contains(x.Spec.Hosts, name) && exportedTo(x.ExportTo, s.tables.restrictions.exports[1], x.Namespace, "other")
-				}) {
-					t.Fatalf("%s of source %d has %s by a pattern, and others do not have its routes", vs.Key, i, name)
-				}
-			}
-		}
-	}
-	return n
-}
-
 // checkUntouched wants everything that no other namespace sees, and that no name can be
 // another's of, as its source has it.
 func (w *tenants) checkUntouched(t *testing.T, s *Snapshot, config *MeshConfig) {
@@ -231,12 +185,22 @@ func (w *tenants) checkUntouched(t *testing.T, s *Snapshot, config *MeshConfig) 
 				switch {
 				case rest[k] == nil:
 					t.Fatalf("%s is not there", k)
-				case len(sources[place{k.Kind, k.Namespace}]) == 1 && rest[k] != m:
+				case len(sources[place{k.Kind, k.Namespace}]) == 1 && rest[k] != m && !w.refusedCredential(x):
 					t.Fatalf("%s, the only source of its kind in the namespace, is not there as it was", k)
 				}
 			}
 		}
 	}
+}
+
+// refusedCredential reports whether an object is a rule of a bound source that not everybody has as it is written.
+func (w *tenants) refusedCredential(x any) bool {
+	r, is := x.(*DestinationRule)
+	if !is {
+		return false
+	}
+	b, name := w.bindings[sourceOf(&r.Meta)], r.Spec.GetTrafficPolicy().GetTls().GetCredentialName()
+	return b != nil && name != "" && !slices.Contains(b.Credentials, name)
 }
 
 // checkExports holds who sees a service of a bound source, and at which ports others go first, to

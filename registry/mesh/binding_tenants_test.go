@@ -39,7 +39,7 @@ func newTenants(seed uint64, shared bool) *tenants {
 	if shared {
 		w.own, w.machines = int(seed%5), 1+2*int(seed%2)
 		w.bindings = append(w.bindings,
-			&Binding{Namespaces: []string{"ns3"}, Hosts: []Hostname{"*.p.example", "e0.x.example", "10.9.0.2"}},
+			&Binding{Namespaces: []string{"ns3"}, Hosts: []Hostname{"*.p.example", "e0.x.example", "10.9.0.2"}, Credentials: []string{"c0"}},
 			&Binding{Namespaces: []string{"ns4"}, Hosts: []Hostname{"e1.x.example", "fd00::/64"}})
 	} else {
 		w.bindings[3].Namespaces = []string{"ns3"}
@@ -61,7 +61,7 @@ func (w *tenants) pick(list ...string) string { return list[w.rng.IntN(len(list)
 func (w *tenants) host(source int) string {
 	host := w.pick("e0.x.example", "e1.x.example", "e2.x.example", "e0.p.example", "*.x.example", "*.p.example", "*.example", "e3.example", "*.0.x.example", "e.0.x.example",
 		"e0.x.example.", "e0.ns0.svc.x.example", "e0.ns0.svc.cluster.local", "e0.ns2.svc.cluster.local", "*.ns2.svc.cluster.local", "e0.e1.ns2.svc.cluster.local",
-		"e0.ns0", "e0.ns2.svc.", "e0", "10.9.0.1")
+		"e0.ns0", "e0.ns2.svc.", "*.ns2", "e0", "10.9.0.1")
 	switch {
 	case w.shared && w.rng.IntN(4) < w.own:
 		return w.pick(fmt.Sprintf("e0.s%d.example", source), fmt.Sprintf("e1.s%d.example", source), fmt.Sprintf("*.s%d.example", source), "10.9.0.1", "10.9.0.2", "fd00::1")
@@ -122,10 +122,10 @@ func (w *tenants) object(source int, ns string) any {
 		return svc
 	case w.shared && w.rng.IntN(8) < w.machines:
 		return testWorkload(ns, name, w.pick(w.address(), w.machine()), "x")
-	case w.shared && w.bindings[source] == nil && w.rng.IntN(6) == 0:
+	case w.shared && w.rng.IntN(6) == 0:
 		g := &Gateway{Meta: testMeta(KindGateway, ns, name, ""), Spec: &networking.Gateway{}}
 		for range w.rng.IntN(3) {
-			host := w.pick("ns0", "ns1", "ns2", ".", "*") + "/" + w.pick("e2.x.example", "*.x.example", "e3.example", "*.example", "*", "e0.ns0")
+			host := w.pick("ns0", "ns1", "ns2", ".", "*") + "/" + w.pick("e2.x.example", "*.x.example", "e3.example", "*.example", "*", "e0.ns0", "*.ns2", "e0.ns2.svc")
 			g.Spec.Servers = append(g.Spec.Servers, &networking.Server{Hosts: []string{host}})
 		}
 		return g
@@ -137,7 +137,12 @@ func (w *tenants) object(source int, ns string) any {
 		case n < 3 && w.shared:
 			return &PeerAuthentication{Meta: testMeta(KindPeerAuthentication, ns, name, "")}
 		case source == 0 || w.shared:
-			return &DestinationRule{Meta: testMeta(KindDestinationRule, ns, name, "")}
+			r := &DestinationRule{Meta: testMeta(KindDestinationRule, ns, name, "")}
+			if w.shared && w.rng.IntN(2) == 0 {
+				tls := &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL, CredentialName: w.pick("c0", "c1")}
+				r.Spec = &networking.DestinationRule{Host: w.host(source), TrafficPolicy: &networking.TrafficPolicy{Tls: tls}}
+			}
+			return r
 		}
 		fallthrough
 	case w.rng.IntN(2) == 0:

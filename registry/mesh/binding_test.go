@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/internal/race"
 )
 
-// seeds are those of a test; FAIRLEAD_NETS_SEEDS=N makes it N, and FAIRLEAD_NETS_SEED=N
-// the one seed N.
+// seeds are those of a test; FAIRLEAD_NETS_SEEDS=N makes it N, those from FAIRLEAD_NETS_FIRST on, and
+// FAIRLEAD_NETS_SEED=N the one seed N.
 func seeds(t *testing.T, short, full uint64) []uint64 {
 	t.Helper()
 	if seed, err := strconv.ParseUint(os.Getenv("FAIRLEAD_NETS_SEED"), 10, 32); err == nil {
@@ -29,9 +29,10 @@ func seeds(t *testing.T, short, full uint64) []uint64 {
 	if more, err := strconv.ParseUint(os.Getenv("FAIRLEAD_NETS_SEEDS"), 10, 32); err == nil {
 		n = more
 	}
+	first, _ := strconv.ParseUint(os.Getenv("FAIRLEAD_NETS_FIRST"), 10, 32)
 	out := make([]uint64, n)
 	for i := range out {
-		out[i] = uint64(i)
+		out[i] = first + uint64(i)
 	}
 	return out
 }
@@ -42,7 +43,7 @@ func seeds(t *testing.T, short, full uint64) []uint64 {
 // sources is held to the definition: nothing of another's is taken, and nothing of one's own is lost.
 func TestBoundSourcesMergeIncrementally(t *testing.T) {
 	t.Parallel()
-	restricted, owned, count := 0, 0, 0
+	restricted, owned, inherited, count := 0, 0, 0, 0
 	for _, seed := range seeds(t, 5, 20) {
 		count++
 		t.Run(fmt.Sprint("seed-", seed), func(t *testing.T) {
@@ -50,10 +51,10 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 			for i := range 150 {
 				l.next(t, i)
 			}
-			restricted, owned = restricted+l.restricted, owned+l.owned
+			restricted, owned, inherited = restricted+l.restricted, owned+l.owned, inherited+l.inherited
 		})
 	}
-	t.Logf("%d lives, %d foreign hosts, %d own ones", count, restricted, owned)
+	t.Logf("%d lives, %d foreign hosts, %d own ones, %d from a record", count, restricted, owned, inherited)
 	if !t.Failed() && (restricted < 500*count || owned < 50*count && !race.Enabled) { // one life meets few
 		t.Fatalf("only %d foreign hosts were met, and %d own ones", restricted, owned)
 	}
@@ -65,10 +66,12 @@ type life struct {
 	config            *MeshConfig
 	s, second         *Snapshot
 	restricted, owned int
+	inherited         int // hosts that were on a record
 }
 
 // change changes objects, and now and then settings or grants.
-func (l *life) change(i int) {
+func (l *life) change(t *testing.T, i int) {
+	t.Helper()
 	for range 1 + l.rng.IntN(3) {
 		l.step()
 	}
@@ -81,8 +84,11 @@ func (l *life) change(i int) {
 		}
 		l.config.Hash = Hash{byte(i)}
 	}
-	if l.rng.IntN(25) == 0 {
+	switch l.rng.IntN(50) {
+	case 0:
 		l.grant()
+	case 1, 2:
+		l.upgrade(t)
 	}
 }
 
@@ -113,11 +119,13 @@ func (l *life) shuffled() Input {
 // next is one step, with all checks.
 func (l *life) next(t *testing.T, i int) {
 	t.Helper()
-	l.change(i)
+	l.change(t, i)
 	prev := l.s
 	l.s = Merge(l.shuffled())
 	s := l.s
-	anew := Merge(l.input(nil, l.config))
+	restarted := l.input(nil, l.config)
+	restarted.Grants = l.saved(t)
+	anew := Merge(restarted)
 	if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
 		t.Fatalf("step %d: the patched snapshot differs from the one built anew:\n%s", i, difference(anew, s))
 	}
@@ -133,6 +141,11 @@ func (l *life) next(t *testing.T, i int) {
 	if !slices.IsSortedFunc(s.Conflicts, compareConflicts) || len(slices.Compact(slices.Clone(s.Conflicts))) < len(s.Conflicts) {
 		t.Fatalf("step %d: the conflicts are not sorted, or not told once", i)
 	}
+	l.checkAddresses(t, s)
+	l.checkRoutedNames(t, s)
+	l.checkShortNames(t, s)
+	l.checkCredentials(t, s)
+	l.checkGateways(t, s)
 	l.checkUntouched(t, s, l.config)
 	l.checkExports(t, s)
 	l.checkRoutes(t, s)
