@@ -22,10 +22,28 @@ const (
 // services of all of them.
 const maxJudgedAt = 32
 
+// maxAlike is how many workloads that differ in nothing but name and address are judged, if all of them
+// are found alike: a view costs as much as all policies that select the workload.
+const maxAlike = 32
+
 // verdict is what was found for a workload, and for all whose proxies differ in nothing but the name.
 type verdict struct {
 	cannot  bool
 	sidecar *mesh.Sidecar
+}
+
+// fleet is what was found for workloads that differ in nothing but name and address.
+type fleet struct {
+	verdict
+
+	judged int
+	mixed  bool
+}
+
+func (f *fleet) add(v verdict) {
+	f.mixed = f.mixed || f.judged > 0 && f.verdict != v
+	f.verdict = v
+	f.judged++
 }
 
 // cannotCall finds the workloads whose proxies nothing can call through: it makes the view of
@@ -36,16 +54,26 @@ func cannotCall(s *mesh.Snapshot) (findings []finding) {
 	var order []*mesh.Meta
 	found := map[*mesh.Meta][]string{}
 	known, judged := map[string]verdict{}, map[string]int{}
+	fleets := map[string]*fleet{}
 	for _, w := range s.Workloads {
 		proxy := proxyOf(s, w, view.Sidecar, view.InterceptNone)
 		alike := proxy
 		alike.ID = ""
 		key := fmt.Sprintf("%s %+v", w.Namespace, alike)
 		v, is := known[key]
+		alike.Addresses = nil
+		class := fmt.Sprintf("%s %+v", w.Namespace, alike)
+		if fleets[class] == nil {
+			fleets[class] = &fleet{}
+		}
+		if f := fleets[class]; !is && f.judged >= maxAlike && !f.mixed {
+			v, is = f.verdict, true
+		}
 		if place := w.Namespace + " " + w.Address; !is && judged[place] < maxJudgedAt {
 			judged[place]++
 			v.cannot, v.sidecar = index.Build(proxy).CannotCall(s)
 			known[key] = v
+			fleets[class].add(v)
 		}
 		cannot, sidecar := v.cannot, v.sidecar
 		if !cannot {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -51,6 +52,27 @@ func TestAnalyzeFindsWhatCannotCall(t *testing.T) {
 		code, out, errs := cli(t, "analyze", write(t, strings.ReplaceAll(unreachable, "HOSTS", hosts)))
 		if found := strings.Contains(out, "[FL0242] Sidecar shop/web: nothing can call through this proxy") && strings.Contains(out, "(workloads: web)"); found != want || code != 0 {
 			t.Errorf("%s: exit code %d, want the warning: %v\n%s%s", hosts, code, want, out, errs)
+		}
+	}
+}
+
+// TestAnalyzeNamesAllThatCannotCall: a fleet of workloads that differ in their addresses, which are not judged
+// one by one, and one with another account behind them.
+func TestAnalyzeNamesAllThatCannotCall(t *testing.T) {
+	t.Parallel()
+	const n = 2*maxAlike + 10
+	workload := func(i int, account string) string {
+		return fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: web%03d, namespace: shop, labels: {app: web}}\nspec: {address: 10.0.1.%d, serviceAccount: %s}\n", i, i, account)
+	}
+	for hosts, found := range map[string]bool{`"./api.test"`: false, `"./gone.test"`: true} {
+		text := strings.ReplaceAll(unreachable, "HOSTS", hosts) + repeated(n, func(i int) string { return workload(i+1, "web") }) + workload(n+1, "other")
+		want := ""
+		if found {
+			want = fmt.Sprintf("%d more)", n+2-3) // besides the first three
+		}
+		code, out, errs := cli(t, "analyze", write(t, text))
+		if got := strings.Contains(out, "[FL0242]"); got != found || code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: exit code %d, want the warning: %v, with %q\n%s%s", hosts, code, found, want, out, errs)
 		}
 	}
 }

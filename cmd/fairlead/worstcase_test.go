@@ -74,6 +74,35 @@ func worstCases() map[mesh.Kind][]worstCase {
 	regex := strings.Repeat("(a|b[c-e]+)", 20)
 	nested := func(i int) string { return strings.Repeat("w.", i%100) + fmt.Sprintf("g%d.evil.test", i/100) }
 	workloads := objects(networkingV1, "WorkloadEntry", same("  address: 10.0.0.1\n  serviceAccount: a"))
+	services := func(n int) string {
+		return repeated(n, func(i int) string {
+			return istioObject(networkingV1, "ServiceEntry", 50000+i, fmt.Sprintf("  hosts: [h%d.evil.test]\n", i)+httpPort+"  endpoints: [{address: 10.0.0.1}]")
+		})
+	}
+	// with writes as many objects as there are of others that they concern.
+	with := func(some, others func(n int) string) func(int) string {
+		return func(n int) string { return some(n) + others(n) }
+	}
+	// beside writes a number of others: together they make a product, which the limits of a source bound.
+	beside := func(some func(n int) string, others string) func(int) string {
+		return func(n int) string { return some(n) + others }
+	}
+	fleet := objects(networkingV1, "WorkloadEntry", func(i int) string { return "  address: " + address(i) + "\n  labels: {app: a}" })
+	wildRoutes := oneObject(networkingV1, "VirtualService", "  hosts: ['*.evil.test']\n  http:\n", func(i int) string {
+		return fmt.Sprintf("  - match: [{uri: {prefix: /%d/}}]\n    route: [{destination: {host: h0.evil.test}}]\n", i)
+	})
+	wildSubsets := oneObject(networkingV1, "DestinationRule", "  host: '*.evil.test'\n  subsets:\n", format("  - {name: v%[1]d, labels: {version: v%[1]d}}\n"))
+	delegating := func(n int) string {
+		return istioObject(networkingV1, "VirtualService", 0, "  hosts: [s.evil.test]\n  http:\n"+repeated(n, format("  - {match: [{uri: {prefix: /%d/}}], delegate: {name: x00001}}\n")))
+	}
+	delegate := func(n int) string {
+		return istioObject(networkingV1, "VirtualService", 1, "  http:\n"+repeated(n, format("  - {match: [{headers: {a: {exact: b%d}}}], route: [{destination: {host: s.evil.test}}]}\n")))
+	}
+	selectors := func(n int) string {
+		return repeated(n, func(i int) string {
+			return istioObject(networkingV1, "ServiceEntry", 50000+i, fmt.Sprintf("  hosts: [h%d.evil.test]\n  workloadSelector: {labels: {app: a}}\n", i)+httpPort)
+		})
+	}
 	service := istioObject(networkingV1, "ServiceEntry", 99999, "  hosts: [s.evil.test]\n  workloadSelector: {labels: {app: a}}\n"+httpPort)
 	return map[mesh.Kind][]worstCase{
 		mesh.KindServiceEntry: {
@@ -88,6 +117,7 @@ func worstCases() map[mesh.Kind][]worstCase {
 			{"addresses", 600, objects(networkingV1, "ServiceEntry", func(i int) string {
 				return fmt.Sprintf("  hosts: [h%d.evil.test]\n  addresses: [%s, 10.0.0.0/9]\n", i, address(i)) + tcpPort + "  endpoints: [{address: 10.0.0.1}]"
 			})},
+			{"selecting-workloads", 100, beside(selectors, fleet(100))},
 		},
 		mesh.KindWorkloadEntry: {
 			{"one-address", 1500, workloads},
@@ -97,6 +127,7 @@ func worstCases() map[mesh.Kind][]worstCase {
 					return istioObject(networkingV1, "WorkloadEntry", i, fmt.Sprintf("  address: %s\n  labels: {app: a, x%d: a}", address(i), i%50))
 				}) + service
 			}},
+			{"selected-by-services", 100, beside(fleet, selectors(20))},
 		},
 		mesh.KindWorkloadGroup: {{"same", 1000, objects(networkingV1, "WorkloadGroup", same("  metadata: {labels: {app: a}}\n  template: {serviceAccount: a}"))}},
 		mesh.KindVirtualService: {
@@ -110,34 +141,57 @@ func worstCases() map[mesh.Kind][]worstCase {
 			{"wildcards", 600, objects(networkingV1, "VirtualService", func(i int) string {
 				return fmt.Sprintf("  hosts: ['*.%s']\n  http: [{route: [{destination: {host: s.evil.test}}]}]", nested(i))
 			})},
+			{"wildcards-of-services", 300, with(objects(networkingV1, "VirtualService", func(i int) string {
+				return fmt.Sprintf("  hosts: ['*.evil.test']\n  http: [{match: [{uri: {prefix: /%d/}}], route: [{destination: {host: h0.evil.test}}]}]", i)
+			}), services)},
+			{"routes-of-services", 100, beside(wildRoutes, services(50))},
+			{"services-with-routes", 100, beside(services, wildRoutes(50))},
+			{"delegating", 100, beside(delegating, delegate(50))},
+			{"delegate", 100, beside(delegate, delegating(50))},
 		},
 		mesh.KindDestinationRule: {
 			{"one-host", 1000, objects(networkingV1, "DestinationRule", same("  host: s.evil.test"))},
 			{"subsets", 1000, oneObject(networkingV1, "DestinationRule", "  host: s.evil.test\n  subsets:\n", format("  - {name: v%[1]d, labels: {version: v%[1]d}}\n"))},
 			{"wildcards", 1000, objects(networkingV1, "DestinationRule", func(i int) string { return fmt.Sprintf("  host: '*.%s'", nested(i)) })},
+			{"wildcards-of-services", 300, with(objects(networkingV1, "DestinationRule", same("  host: '*.evil.test'")), services)},
+			{"subsets-of-services", 50, beside(wildSubsets, services(50))},
+			{"services-with-subsets", 50, beside(services, wildSubsets(50))},
 		},
 		mesh.KindGateway: {
 			{"same", 500, objects(networkingV1, "Gateway", same("  selector: {app: a}\n  servers: [{hosts: ['*.evil.test'], port: {name: http, number: 80, protocol: HTTP}}]"))},
 			{"hosts", 1000, oneObject(networkingV1, "Gateway", "  selector: {app: a}\n  servers:\n  - port: {name: http, number: 80, protocol: HTTP}\n    hosts:\n", format("    - h%d.evil.test\n"))},
+			{"virtual-services", 200, with(objects(networkingV1, "Gateway", same("  selector: {app: a}\n  servers: [{hosts: ['*.evil.test'], port: {name: http, number: 80, protocol: HTTP}}]")),
+				objects(networkingV1, "VirtualService", format("  hosts: [v%d.evil.test]\n  gateways: [x00000, x00001, mesh]\n  http: [{route: [{destination: {host: s.evil.test}}]}]")))},
 		},
 		mesh.KindSidecar: {
 			{"same", 1000, objects(networkingV1, "Sidecar", same("  workloadSelector: {labels: {app: a}}\n  egress: [{hosts: ['./*']}]"))},
 			{"hosts", 5000, oneObject(networkingV1, "Sidecar", "  egress:\n  - hosts:\n", format("    - ./h%d.evil.test\n"))},
+			{"hosts-of-services", 300, with(oneObject(networkingV1, "Sidecar", "  egress:\n  - hosts:\n", format("    - ./h%d.evil.test\n")), services)},
+			{"listeners-of-services", 100, with(oneObject(networkingV1, "Sidecar", "  egress:\n", func(i int) string {
+				return fmt.Sprintf("  - {port: {number: %[1]d, protocol: HTTP, name: http-%[1]d}, hosts: ['./*']}\n", 10000+i)
+			}), services)},
+			{"sidecars-of-services", 300, with(objects(networkingV1, "Sidecar", format("  workloadSelector: {labels: {app: b%d}}\n  egress: [{hosts: ['*/*']}]")), services)},
 		},
 		mesh.KindPeerAuthentication: {
 			{"same", 1000, objects(securityV1, "PeerAuthentication", same(selecting+"  mtls: {mode: STRICT}"))},
 			{"ports", 1000, oneObject(securityV1, "PeerAuthentication", selecting+"  portLevelMtls:\n", func(i int) string { return fmt.Sprintf("    %d: {mode: STRICT}\n", i+1) })},
+			{"workloads", 300, with(objects(securityV1, "PeerAuthentication", same(selecting+"  mtls: {mode: STRICT}")), fleet)},
 		},
 		mesh.KindRequestAuthentication: {
 			{"same", 1000, objects(securityV1, "RequestAuthentication", same(selecting+"  jwtRules: [{issuer: a, jwks: '{\"keys\":[]}'}]"))},
 			{"rules", 500, oneObject(securityV1, "RequestAuthentication", selecting+"  jwtRules:\n", format("  - {issuer: a%d, jwks: '{\"keys\":[]}'}\n"))},
+			{"workloads", 300, with(objects(securityV1, "RequestAuthentication", same(selecting+"  jwtRules: [{issuer: a, jwks: '{\"keys\":[]}'}]")), fleet)},
 		},
 		mesh.KindAuthorizationPolicy: {
 			{"same", 1000, objects(securityV1, "AuthorizationPolicy", same(selecting+"  rules: [{to: [{operation: {paths: [/a]}}]}]"))},
 			{"values", 2000, oneObject(securityV1, "AuthorizationPolicy", selecting+"  rules:\n  - to:\n    - operation:\n        paths:\n", format("        - /%d\n"))},
 			{"rules", 500, oneObject(securityV1, "AuthorizationPolicy", selecting+"  rules:\n", format("  - {from: [{source: {principals: ['a/ns/b/sa/c%d']}}], to: [{operation: {paths: ['/a*']}}]}\n"))},
+			{"workloads", 300, with(objects(securityV1, "AuthorizationPolicy", same(selecting+"  rules: [{to: [{operation: {paths: [/a]}}]}]")), fleet)},
 		},
-		mesh.KindTelemetry:        {{"same", 1000, objects(telemetryV1, "Telemetry", same(selecting+"  accessLogging: [{disabled: true}]"))}},
+		mesh.KindTelemetry: {
+			{"same", 1000, objects(telemetryV1, "Telemetry", same(selecting+"  accessLogging: [{disabled: true}]"))},
+			{"workloads", 300, with(objects(telemetryV1, "Telemetry", same(selecting+"  accessLogging: [{disabled: true}]")), fleet)},
+		},
 		mesh.KindProxyConfig:      {{"same", 1000, objects("networking.istio.io/v1beta1", "ProxyConfig", same(selecting+"  concurrency: 2"))}},
 		mesh.KindEnvoyFilter:      {{"same", 1000, objects("networking.istio.io/v1alpha3", "EnvoyFilter", same("  workloadSelector: {labels: {app: a}}"))}},
 		mesh.KindWasmPlugin:       {{"same", 1000, objects(extensionsV1, "WasmPlugin", same(selecting+"  url: https://a.test/a.wasm"))}},
