@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,7 +167,7 @@ func TestGrantsNameTheirSource(t *testing.T) {
 	l.say("more", "orders")
 	got := map[mesh.Hostname][2]string{}
 	for _, g := range l.report().Grants {
-		got[g.Name] = [2]string{g.Source, g.Overlaps}
+		got[g.Name] = [2]string{strings.Join(g.Sources, " "), g.Overlaps}
 	}
 	want := map[mesh.Hostname][2]string{
 		"*.corp.example": {"/srv/shop", "a.corp.example of the namespace evil"}, "a.corp.example": {"/srv/evil", "*.corp.example of the namespace shop"},

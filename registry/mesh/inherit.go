@@ -11,8 +11,8 @@ type Recorded struct {
 }
 
 // InheritGrants are the grants by which bound sources keep what they had before owners were decided by
-// patterns alone: recorded names, and names that their VirtualServices match and that nobody has. Grants of
-// the input do not count.
+// patterns alone: recorded names and ports, and names that their VirtualServices match and that nobody has.
+// Grants of the input do not count.
 func InheritGrants(in Input, recorded []Recorded) []Grant {
 	in.Prev, in.Grants = nil, nil
 	s := &Snapshot{MeshConfig: in.Fallback}
@@ -46,6 +46,7 @@ func InheritGrants(in Input, recorded []Recorded) []Grant {
 			}
 		}
 	}
+	x.inheritPorts(recorded)
 	return NewGrants(x.out).All()
 }
 
@@ -62,8 +63,8 @@ func (x *heir) grant(h Hostname, namespace string, gateways bool) {
 
 // inherit makes a grant of a recorded name, if a source of the namespace would not have it otherwise.
 func (x *heir) inherit(r Recorded) {
-	if len(r.Name) == 0 || r.Name[0] == ':' { // a port: its order needs no record any more
-		return
+	if len(r.Name) == 0 || r.Name[0] == ':' {
+		return // a port
 	}
 	if r.Routes && x.ofOthers(r.Name, r.Namespace) {
 		return // who declares a name comes before those who route it
@@ -80,6 +81,16 @@ func (x *heir) inherit(r Recorded) {
 	}
 	if needed {
 		x.grant(r.Name, r.Namespace, false)
+	}
+}
+
+// inheritPorts makes grants of recorded ports at which others would come first now.
+func (x *heir) inheritPorts(recorded []Recorded) {
+	x.owners.grants, x.owners.cache = NewGrants(x.out), newDecisionCache()
+	for _, r := range recorded {
+		if p, is := recordedPort(r.Name); is && x.owners.needsPort(r.Namespace, p) {
+			x.grant(p.name(), r.Namespace, false)
+		}
 	}
 }
 

@@ -4,17 +4,87 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // A service whose connections are not HTTP may take all that a client sends to its
 // port: where it has no address, or where the client's proxy has one listener a port.
 // So at each port there is an order of those that may have it, which depends on nothing but what
-// is in force, and is the same on every server: unbound sources and catalogs, services of hosts of
-// patterns, all others; among these HTTP before what is not, and then the first namespace by
-// name. Nothing is restricted for it.
+// is in force, and is the same on every server: unbound sources and catalogs, namespaces with a
+// grant of the port, services of hosts of patterns, all others; among these HTTP before what is not,
+// and then the first namespace by name. Nothing is restricted for it.
 
 // portName is the name of a port in conflicts.
 func portName(port uint32) Hostname { return Hostname(":" + strconv.FormatUint(uint64(port), 10)) }
+
+// sharedPort is a port, or the services at it that are HTTP: these share it.
+type sharedPort struct {
+	port uint32
+	http bool
+}
+
+// name is the name of a grant: ":7000" or ":http:7000".
+func (p sharedPort) name() Hostname {
+	if p.http {
+		return ":http" + portName(p.port)
+	}
+	return portName(p.port)
+}
+
+// portOf is the port of a grant.
+func portOf(h Hostname) (sharedPort, bool) {
+	text, http := strings.CutPrefix(string(h), ":http")
+	text, is := strings.CutPrefix(text, ":")
+	n, err := strconv.ParseUint(text, 10, 16)
+	return sharedPort{uint32(n), http}, is && err == nil
+}
+
+// recordedPort is the port of a name on record: ":7000" for what is not HTTP, ":NAMESPACE:7000" for HTTP.
+func recordedPort(h Hostname) (sharedPort, bool) {
+	if p, is := portOf(h); is && !p.http {
+		return p, true
+	}
+	i := strings.LastIndexByte(string(h), ':')
+	if i <= 1 || h[0] != ':' {
+		return sharedPort{}, false
+	}
+	p, is := portOf(h[i:])
+	return sharedPort{p.port, true}, is
+}
+
+// Port is the port that a grant is about, at which services of its namespace come before those of other bound
+// sources.
+func (g Grant) Port() (port uint32, is bool) {
+	p, is := portOf(g.Name)
+	return p.port, is
+}
+
+// hasPort reports whether a namespace has a grant of a port.
+func (g *Grants) hasPort(namespace string, p sharedPort) bool {
+	return g != nil && slices.Contains(g.ports[p], namespace)
+}
+
+// needsPort reports whether services of a namespace come behind others at a port, which a grant would change.
+func (o *owners) needsPort(namespace string, p sharedPort) bool {
+	if o.unboundAt(p) {
+		return false
+	}
+	for i, b := range o.bindings {
+		if b == nil || !b.has(namespace) {
+			continue
+		}
+		list := o.claims[i].opaque.get(p.port)
+		if p.http {
+			list = o.claims[i].http.get(p.port)
+		}
+		if slices.ContainsFunc(list, func(svc *Service) bool {
+			return svc.Namespace == namespace && !o.isRestricted(i, svc) && o.yieldsAt(portKey{i, namespace, p.port, p.http, o.patterned(i, svc)})
+		}) {
+			return true
+		}
+	}
+	return false
+}
 
 // sharesPort reports whether services of a protocol share the listener of a port.
 // HTTP_PROXY takes all connections of the port, and GRPC-WEB turns on translation for all
@@ -102,10 +172,8 @@ func (o *owners) yieldsAt(q portKey) bool {
 
 func (o *owners) comesBehind(q portKey) bool {
 	b := o.bindings[q.source]
-	for i := range o.claims {
-		if o.bindings[i] == nil && (len(o.claims[i].opaque.get(q.port)) > 0 || !q.http && len(o.claims[i].http.get(q.port)) > 0) {
-			return true
-		}
+	if o.unboundAt(sharedPort{q.port, q.http}) {
+		return true
 	}
 	for i := range o.claims {
 		if i == q.source || o.bindings[i] == nil {
@@ -124,9 +192,22 @@ func (o *owners) comesBehind(q portKey) bool {
 	return false
 }
 
+// unboundAt reports whether an unbound source or a catalog has a service at a port that does not share it.
+func (o *owners) unboundAt(p sharedPort) bool {
+	for i := range o.claims {
+		if o.bindings[i] == nil && (len(o.claims[i].opaque.get(p.port)) > 0 || !p.http && len(o.claims[i].http.get(p.port)) > 0) {
+			return true
+		}
+	}
+	return false
+}
+
 // comesFirst reports whether another bound source's service comes first at a port. HTTP shares it with HTTP.
 func (o *owners) comesFirst(source int, x *Service, http bool, q portKey) bool {
-	switch patterned := o.patterned(source, x); {
+	patterned, granted := o.patterned(source, x), o.grants.hasPort(x.Namespace, sharedPort{q.port, http})
+	switch {
+	case granted != o.grants.hasPort(q.namespace, sharedPort{q.port, q.http}):
+		return granted
 	case patterned != q.patterned:
 		return patterned
 	case http != q.http:

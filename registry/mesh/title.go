@@ -13,7 +13,7 @@ import (
 const clusterDomain = ".svc.cluster.local"
 
 // Grant gives a name to a namespace: a host, a wildcard, an address or a range that it had before owners were
-// decided by patterns alone.
+// decided by patterns alone; or a port at which its services come first, as ":7000" or, for HTTP, ":http:7000".
 type Grant struct {
 	Name      Hostname `json:"name"`
 	Namespace string   `json:"namespace"`
@@ -26,15 +26,20 @@ type Grants struct {
 	list []Grant
 	// services are for everything, and gateways for routes at gateways only.
 	services, gateways titles
+	ports              map[sharedPort][]string
 }
 
 // NewGrants makes the grants of a list.
 func NewGrants(list []Grant) *Grants {
-	g := &Grants{list: slices.Clone(list), services: newTitles(), gateways: newTitles()}
+	g := &Grants{list: slices.Clone(list), services: newTitles(), gateways: newTitles(), ports: map[sharedPort][]string{}}
 	slices.SortFunc(g.list, compareGrants)
 	g.list = slices.Compact(g.list)
 	for i := range g.list {
 		x := &g.list[i]
+		if p, is := portOf(x.Name); is {
+			g.ports[p] = append(g.ports[p], x.Namespace)
+			continue
+		}
 		if x.Name = x.Name.canonical(); isAddress(x.Name) {
 			p, _ := prefixOf(x.Name)
 			x.Name = nameOf(p)
@@ -243,11 +248,21 @@ func (o *owners) grantedBelow(b *Binding, h Hostname) *rival {
 	return found
 }
 
+// withoutPorts is the owners without grants of ports.
+func (o owners) withoutPorts() *owners {
+	if o.grants != nil && len(o.grants.ports) > 0 {
+		without := *o.grants
+		without.ports = nil
+		o.grants, o.cache = &without, newDecisionCache()
+	}
+	return &o
+}
+
 // OpenGrant is a grant that nothing else gives to its namespace: no pattern, no Gateway, and not the name.
 type OpenGrant struct {
 	Grant
-	// Source is what settings call the source that needs the name as a pattern; see [Binding.Source].
-	Source string
+	// Sources are what settings call the sources that need the name as a pattern; see [Binding.Source].
+	Sources []string
 	// Overlaps is a name of another namespace that overlaps with it, so that they cannot both be patterns; or
 	// empty.
 	Overlaps string
@@ -256,45 +271,56 @@ type OpenGrant struct {
 // OpenGrants are those of the mesh.
 func (s *Snapshot) OpenGrants() []OpenGrant {
 	o := s.tables.restrictions.owners
-	all := o.grants
+	all, ports := o.grants, o.withoutPorts()
 	o.grants = nil
 	var out []OpenGrant
 	for _, g := range all.All() {
-		if slices.ContainsFunc(o.bindings, func(b *Binding) bool {
-			if b == nil || !b.has(g.Namespace) {
-				return false
+		if p, is := portOf(g.Name); is {
+			if ports.needsPort(g.Namespace, p) {
+				out = append(out, OpenGrant{Grant: g})
 			}
-			own, _ := o.titled(b, g.Name, g.Gateways)
-			return own || b.covers(g.Name)
-		}) {
+			continue
+		}
+		heirs := o.heirsOf(g)
+		if len(heirs) == 0 {
 			continue
 		}
 		x := OpenGrant{Grant: g}
-		if i := o.heirOf(g); i >= 0 {
-			x.Source = o.bindings[i].Source
-			x.Overlaps = o.overlapping(i, g, all)
+		for _, i := range heirs {
+			if i >= 0 {
+				x.Sources = append(x.Sources, o.bindings[i].Source)
+				x.Overlaps = cmp.Or(x.Overlaps, o.overlapping(i, g, all))
+			}
 		}
 		out = append(out, x)
 	}
 	return out
 }
 
-// heirOf is the source of a grant's namespace that names it, or else the first one of the namespace; -1 if there is
-// none.
-func (o *owners) heirOf(g Grant) int {
-	first := -1
+// heirsOf are the sources of a grant's namespace that name it and would not have it otherwise. If none names it, and
+// none has it, it is the first one of the namespace, or -1.
+func (o *owners) heirsOf(g Grant) []int {
+	var out []int
+	first, has := -1, false
 	for i, b := range o.bindings {
 		if b == nil || !b.has(g.Namespace) {
 			continue
 		}
-		if o.claims[i].names(g.Name) {
-			return i
-		}
 		if first < 0 {
 			first = i
 		}
+		own, _ := o.titled(b, g.Name, g.Gateways)
+		switch {
+		case own || b.covers(g.Name):
+			has = true
+		case o.claims[i].names(g.Name):
+			out = append(out, i)
+		}
 	}
-	return first
+	if len(out) == 0 && !has {
+		out = []int{first}
+	}
+	return out
 }
 
 // names reports whether an object of a source has a name, or one below it.
@@ -309,7 +335,7 @@ func namesBelow[T comparable](x *nameIndex[T], h Hostname) bool {
 // overlapping is a name of others that overlaps with a grant: a pattern, or a grant of another namespace.
 func (o *owners) overlapping(source int, g Grant, all *Grants) string {
 	for i, b := range o.bindings {
-		if i == source || b == nil {
+		if i == source || b == nil || b.has(g.Namespace) {
 			continue
 		}
 		if p, is := b.overlaps(g.Name); is {

@@ -38,7 +38,7 @@ func hostGrantsOpen(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 // grantsOf is the condition of one namespace, with the flags that give its names to the sources that name them.
 // Names are those of manifests: only what can be a pattern is written where people copy it.
 func grantsOf(ns string, grants []mesh.OpenGrant) Condition {
-	var names, sources []string
+	var names, sources, ports []string
 	bySource := map[string][]mesh.Hostname{}
 	overlaps := ""
 	size := 0
@@ -47,18 +47,25 @@ func grantsOf(ns string, grants []mesh.OpenGrant) Condition {
 			break
 		}
 		what := string(g.Name)
-		if g.Gateways {
+		if port, is := g.Port(); is {
+			what = fmt.Sprintf("port %d", port)
+			ports = append(ports, what)
+		} else if g.Gateways {
 			what += " (at gateways)"
 		}
-		names = append(names, what)
+		if names = append(names, what); what != string(g.Name) && !g.Gateways {
+			continue // no pattern gives a port
+		}
 		if g.Overlaps != "" {
 			overlaps = fmt.Sprintf("; %s cannot be a pattern, because it overlaps with %s: write patterns for single names, or name the hosts in a Gateway of a directory without a namespace, as %s/HOST", g.Name, g.Overlaps, ns)
 			continue
 		}
-		if bySource[g.Source] == nil {
-			sources = append(sources, g.Source)
+		for _, source := range g.Sources {
+			if bySource[source] == nil {
+				sources = append(sources, source)
+			}
+			bySource[source] = append(bySource[source], g.Name)
 		}
-		bySource[g.Source] = append(bySource[g.Source], g.Name)
 	}
 	var flags []string
 	for _, source := range sources {
@@ -75,9 +82,12 @@ func grantsOf(ns string, grants []mesh.OpenGrant) Condition {
 	if len(flags) > 0 {
 		action = fmt.Sprintf("start the server with %s; take those that the namespace does not need out of %s in the state directory", strings.Join(flags, " "), hostGrantsName)
 	}
+	if len(ports) > 0 {
+		action = fmt.Sprintf("at %s, its services come before those of others: give them addresses by patterns, or other ports; %s", strings.Join(ports, ", "), action)
+	}
 	return Condition{
 		Subject: "namespace " + ns,
-		Text:    fmt.Sprintf("%d names belong to the namespace from before patterns: %s%s", len(grants), strings.Join(names, ", "), more),
+		Text:    fmt.Sprintf("%d names belong to namespace %s from before patterns: %s%s", len(grants), ns, strings.Join(names, ", "), more),
 		Action:  action + overlaps + all,
 	}
 }

@@ -106,7 +106,7 @@ func TestRecordOfOwnersBecomesGrants(t *testing.T) {
 func TestGrantsAreConditions(t *testing.T) {
 	t.Parallel()
 	open := func(ns, source string, name mesh.Hostname) mesh.OpenGrant {
-		return mesh.OpenGrant{Grant: mesh.Grant{Name: name, Namespace: ns}, Source: source}
+		return mesh.OpenGrant{Grant: mesh.Grant{Name: name, Namespace: ns}, Sources: []string{source}}
 	}
 	atGateways, nested := open("web", mesh.KeysSource, "*.web.example"), open("shop", "/srv/shop", "*.corp.example")
 	atGateways.Gateways, nested.Overlaps = true, "a.corp.example of the namespace evil"
