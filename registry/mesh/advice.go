@@ -81,7 +81,7 @@ func (o *owners) advise(source int, h Hostname, namespace string, declares bool)
 		return Advice{Text: "a pattern gives it to this source already: give it to one of them only"}
 	}
 	for i, other := range o.bindings {
-		if i == source || other == nil {
+		if i == source || other == nil || b.shares(other) {
 			continue
 		}
 		if p, is := other.overlaps(h); is {

@@ -33,6 +33,9 @@ type Binding struct {
 // has reports whether the source may write for a namespace.
 func (b *Binding) has(namespace string) bool { return slices.Contains(b.Namespaces, namespace) }
 
+// shares reports whether a namespace is of both bindings.
+func (b *Binding) shares(o *Binding) bool { return slices.ContainsFunc(o.Namespaces, b.has) }
+
 func namespaces(b *Binding) string {
 	if len(b.Namespaces) == 1 {
 		return "namespace " + b.Namespaces[0]
@@ -58,8 +61,11 @@ func (b *Binding) overlaps(h Hostname) (Hostname, bool) {
 func (s *Snapshot) Bound(namespace string) bool { return s.tables.restrictions.owners.bound(namespace) }
 
 // Overlap returns two patterns of two bindings that have a name in common. Its owner would
-// be ambiguous.
+// be ambiguous, unless a namespace is of both: then the name belongs to both sources.
 func Overlap(a, b *Binding) (Hostname, Hostname, bool) {
+	if a.shares(b) {
+		return "", "", false
+	}
 	for _, p := range a.Hosts {
 		if q, ok := b.overlaps(p); ok {
 			return p, q, true
