@@ -57,12 +57,7 @@ func newSite(t *testing.T) *site {
 		if err := os.CopyFS(m.StateDir(name), os.DirFS(filepath.Join("testdata", name))); err != nil {
 			t.Fatal(err)
 		}
-		s.files(name, func(path string) {
-			// Git does not keep it, and a key is refused that others can read.
-			if err := os.Chmod(path, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		})
+		ownFiles(t, m.StateDir(name))
 	}
 	if err := os.CopyFS(m.ConfigDir, os.DirFS("testdata/mesh")); err != nil {
 		t.Fatal(err)
@@ -72,17 +67,18 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// files calls visit for each file of a state directory.
-func (s *site) files(name string, visit func(path string)) {
-	s.t.Helper()
-	err := filepath.WalkDir(s.StateDir(name), func(path string, d fs.DirEntry, err error) error {
+// ownFiles lets nobody else read the files of a state directory. Git does not keep it, and a key is refused that
+// others can read.
+func ownFiles(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
-			visit(path)
+			err = os.Chmod(path, 0o600)
 		}
 		return err
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 }
 
