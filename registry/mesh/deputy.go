@@ -21,7 +21,7 @@ const refusedHost = "refused.invalid"
 type deputies struct {
 	in, out   [][]*VirtualService
 	services  [][]*Service
-	defaults  []string
+	exports   [2][]string // defaults for services and for VirtualServices
 	made      []map[deputy][]*VirtualService
 	conflicts []Conflict
 }
@@ -33,13 +33,13 @@ type deputy struct {
 }
 
 // next makes the VirtualServices of other fragments; bindings are as before.
-func (d *deputies) next(fragments []*Fragment, bindings []*Binding, defaults []string) deputies {
+func (d *deputies) next(fragments []*Fragment, bindings []*Binding, exports [2][]string) deputies {
 	next := deputies{
 		in:       lists(fragments, func(f *Fragment) []*VirtualService { return f.VirtualServices }),
-		services: lists(fragments, func(f *Fragment) []*Service { return f.Services }), defaults: defaults,
+		services: lists(fragments, func(f *Fragment) []*Service { return f.Services }), exports: exports,
 	}
 	asked := next.destinations(bindings)
-	if slices.Equal(d.defaults, defaults) && sameLists(d.in, next.in) && (len(asked) == 0 || sameLists(d.services, next.services)) {
+	if slices.Equal(d.exports[0], exports[0]) && slices.Equal(d.exports[1], exports[1]) && sameLists(d.in, next.in) && (len(asked) == 0 || sameLists(d.services, next.services)) {
 		return *d
 	}
 	found := servicesOn(asked, next.services, bindings)
@@ -152,11 +152,16 @@ func servicesOn(hosts map[Hostname]bool, services [][]*Service, bindings []*Bind
 
 // third is the tenant's service that a route of a namespace leads to although nobody has said that it may: of no
 // unbound source, of no catalog, of another namespace, and no written exportTo names the namespace of the
-// route; nil if there is none.
-func third(list []boundService, namespace string, b *Binding) *Service {
+// route; nil if there is none. A service of the tenant's own that gateways of other namespaces do not see is not
+// where they follow the route to: a tenant may give one the host of somebody else.
+func (d *deputies) third(list []boundService, namespace string, b *Binding) *Service {
 	var out *Service
 	for _, svc := range list {
-		if svc.source == nil || b.has(svc.Namespace) || slices.Contains(svc.ExportTo, namespace) {
+		own := b.has(svc.Namespace)
+		switch {
+		case svc.source != nil && own && onlyOwn(svc.ExportTo, d.exports[0], svc.Namespace):
+			continue
+		case svc.source == nil || own || slices.Contains(svc.ExportTo, namespace):
 			return nil
 		}
 		if out == nil || svc.Compare(out.Key) < 0 {
@@ -174,9 +179,9 @@ func (d *deputies) decide(i int, b *Binding, found map[Hostname][]boundService, 
 	for _, vs := range d.in[i] {
 		refused := map[string]bool{}
 		var fields []string
-		if len(othersGateways(vs)) > 0 && !onlyOwn(vs.ExportTo, d.defaults, vs.Namespace) {
+		if len(othersGateways(vs)) > 0 && !onlyOwn(vs.ExportTo, d.exports[1], vs.Namespace) {
 			for at, to := range destinationsOf(vs.Spec) {
-				if svc := third(found[Hostname(to.GetHost()).canonical()], vs.Namespace, b); svc != nil {
+				if svc := d.third(found[Hostname(to.GetHost()).canonical()], vs.Namespace, b); svc != nil {
 					refused[at], fields = true, append(fields, at)
 					d.conflicts = append(d.conflicts, deputyConflict(vs, at, svc, b.RoutesOnly))
 				}

@@ -25,6 +25,7 @@ func TestRoutesOfATenantToThirdNamespaces(t *testing.T) {
 		exports  []string
 		operator *Service
 		bank     *Service
+		shop     *Service
 		fields   []string
 	}{
 		"route":          {vs: `"gateways": ["edge/shared", "mesh"], "http": [{"route": [` + mine + `]}, {"route": [` + mine + `, ` + to + `]}]`, fields: []string{"spec.http[1].route[1].destination"}},
@@ -38,6 +39,8 @@ func TestRoutesOfATenantToThirdNamespaces(t *testing.T) {
 		"own_service":    {vs: `"gateways": ["edge/shared"], "http": [{"route": [` + mine + `]}]`},
 		"named":          {vs: `"gateways": ["edge/shared"], "http": [{"route": [` + to + `]}]`, bank: service("bank", "bank.bank.internal", "edge", "shop")},
 		"operators":      {vs: `"gateways": ["edge/shared"], "http": [{"route": [` + to + `]}]`, operator: service("corp", "bank.bank.internal")},
+		"impostor":       {vs: `"gateways": ["edge/shared"], "tcp": [{"route": [` + to + `]}]`, shop: service("shop", "bank.bank.internal"), fields: []string{"spec.tcp[0].route[0].destination"}},
+		"private_name":   {vs: `"gateways": ["edge/shared"], "tcp": [{"route": [` + to + `]}]`, shop: service("shop", "bank.bank.internal", "shop"), fields: []string{"spec.tcp[0].route[0].destination"}},
 		"nowhere":        {vs: `"gateways": ["edge/shared"], "http": [{"route": [` + to + `]}]`, bank: service("bank", "other.bank.internal")},
 		"private":        {vs: `"gateways": ["edge/shared"], "http": [{"route": [` + to + `]}]`, exports: []string{"shop"}},
 	} {
@@ -56,8 +59,12 @@ func TestRoutesOfATenantToThirdNamespaces(t *testing.T) {
 			if c.bank != nil {
 				bank.Services = []*Service{c.bank}
 			}
+			shop := &Fragment{Source: "shop", Services: []*Service{service("shop", "a.shop.internal")}, VirtualServices: []*VirtualService{vs}}
+			if c.shop != nil {
+				shop.Services = append(shop.Services, c.shop)
+			}
 			in := Input{
-				Fallback: testMeshConfig(), Fragments: []*Fragment{operator, {Source: "shop", Services: []*Service{service("shop", "a.shop.internal")}, VirtualServices: []*VirtualService{vs}}, bank},
+				Fallback: testMeshConfig(), Fragments: []*Fragment{operator, shop, bank},
 				Bindings: []*Binding{nil, {Namespaces: []string{"shop"}, Hosts: []Hostname{"*.shop.internal"}, RoutesOnly: only}, {Namespaces: []string{"bank"}, Hosts: []Hostname{"*.bank.internal"}}},
 			}
 			s := Merge(in)

@@ -72,7 +72,7 @@ func (s *Snapshot) restrict(prev *Snapshot, in Input) []*Fragment {
 	}
 	c.rankings = p.rankings.rank(in.Fragments, c.out, bindings)
 	c.rules = p.rules.next(c.out, bindings, spec.GetDefaultDestinationRuleExportTo())
-	c.deputies = p.deputies.next(c.out, bindings, c.exports[1])
+	c.deputies = p.deputies.next(c.out, bindings, c.exports)
 	out := slices.Clone(c.out) // the next restriction begins with what this one made of each object
 	c.rules.put(out, bindings)
 	c.deputies.put(out, bindings)
