@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,9 +22,11 @@ const refusedHost = "refused.invalid"
 type deputies struct {
 	in, out   [][]*VirtualService
 	services  [][]*Service
-	exports   [2][]string // defaults for services and for VirtualServices
+	defaults  [2][]string // exports of services and of VirtualServices without exportTo
 	made      []map[deputy][]*VirtualService
 	conflicts []Conflict
+	// delegates are the VirtualServices that routes may include.
+	delegates map[Key]*VirtualService
 }
 
 // deputy is what is made of a VirtualService: refused are the destinations, by their paths.
@@ -33,13 +36,14 @@ type deputy struct {
 }
 
 // next makes the VirtualServices of other fragments; bindings are as before.
-func (d *deputies) next(fragments []*Fragment, bindings []*Binding, exports [2][]string) deputies {
+func (d *deputies) next(fragments []*Fragment, bindings []*Binding, defaults [2][]string) deputies {
 	next := deputies{
 		in:       lists(fragments, func(f *Fragment) []*VirtualService { return f.VirtualServices }),
-		services: lists(fragments, func(f *Fragment) []*Service { return f.Services }), exports: exports,
+		services: lists(fragments, func(f *Fragment) []*Service { return f.Services }), defaults: defaults,
 	}
+	next.delegates = next.findDelegates(bindings)
 	asked := next.destinations(bindings)
-	if slices.Equal(d.exports[0], exports[0]) && slices.Equal(d.exports[1], exports[1]) && sameLists(d.in, next.in) && (len(asked) == 0 || sameLists(d.services, next.services)) {
+	if slices.Equal(d.defaults[0], defaults[0]) && slices.Equal(d.defaults[1], defaults[1]) && sameLists(d.in, next.in) && (len(asked) == 0 || sameLists(d.services, next.services)) {
 		return *d
 	}
 	found := servicesOn(asked, next.services, bindings)
@@ -56,20 +60,66 @@ func (d *deputies) next(fragments []*Fragment, bindings []*Binding, exports [2][
 
 // destinations are the hosts that bound sources route to at gateways of other namespaces.
 func (d *deputies) destinations(bindings []*Binding) map[Hostname]bool {
-	out := map[Hostname]bool{}
+	out, read := map[Hostname]bool{}, map[*VirtualService]bool{}
 	for i, b := range bindings {
 		if b == nil {
 			continue
 		}
 		for _, vs := range d.in[i] {
-			if len(othersGateways(vs)) > 0 {
-				for _, to := range destinationsOf(vs.Spec) {
-					out[Hostname(to.GetHost()).canonical()] = true
+			if len(othersGateways(vs)) == 0 {
+				continue
+			}
+			for _, to := range destinationsOf(vs.Spec) {
+				out[Hostname(to.GetHost()).canonical()] = true
+			}
+			for _, r := range vs.Spec.GetHttp() {
+				if x := d.delegate(vs, r); x != nil && !read[x] {
+					read[x] = true
+					for _, to := range destinationsOf(x.Spec) {
+						out[Hostname(to.GetHost()).canonical()] = true
+					}
 				}
 			}
 		}
 	}
 	return out
+}
+
+// findDelegates are the VirtualServices that may be included, if a bound source includes any.
+func (d *deputies) findDelegates(bindings []*Binding) map[Key]*VirtualService {
+	including := false
+	for i, b := range bindings {
+		including = including || b != nil && slices.ContainsFunc(d.in[i], func(vs *VirtualService) bool {
+			return len(othersGateways(vs)) > 0 && slices.ContainsFunc(vs.Spec.GetHttp(), func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil })
+		})
+	}
+	out := map[Key]*VirtualService{}
+	if !including {
+		return out
+	}
+	for _, bound := range []bool{false, true} { // in order of precedence
+		for i, list := range d.in {
+			for _, vs := range list {
+				if _, known := out[vs.Key]; !known && (bindings[i] != nil) == bound && len(vs.Spec.GetHosts()) == 0 {
+					out[vs.Key] = vs
+				}
+			}
+		}
+	}
+	return out
+}
+
+// delegate is what a route includes, if it may; or nil.
+func (d *deputies) delegate(vs *VirtualService, r *networking.HTTPRoute) *VirtualService {
+	to := r.GetDelegate()
+	if to == nil {
+		return nil
+	}
+	key := Key{vs.Kind, cmp.Or(to.GetNamespace(), vs.Namespace), to.GetName()}
+	if x := d.delegates[key]; x != nil && exportedTo(x.ExportTo, d.defaults[1], x.Namespace, vs.Namespace) {
+		return x
+	}
+	return nil
 }
 
 // othersGateways are the Gateways of other namespaces that a VirtualService names.
@@ -109,6 +159,9 @@ func destinationsOf(spec *networking.VirtualService) func(func(string, *networki
 		}
 	}
 }
+
+// delegatePath is the path of what a route includes.
+func delegatePath(i int) string { return fmt.Sprintf("spec.http[%d].delegate", i) }
 
 func httpDestinations(r *networking.HTTPRoute) func(func(string, *networking.Destination) bool) {
 	return func(yield func(string, *networking.Destination) bool) {
@@ -150,41 +203,110 @@ func servicesOn(hosts map[Hostname]bool, services [][]*Service, bindings []*Bind
 	return out
 }
 
-// third is the tenant's service that a route of a namespace leads to although nobody has said that it may: of no
+// thirds finds services of third tenants for the routes of one source. Each question is asked many times.
+type thirds struct {
+	b        *Binding
+	found    map[Hostname][]boundService
+	defaults []string
+	known    map[thirdQuestion]*Service
+	included map[thirdQuestion]*Service // what delegates lead to
+}
+
+// thirdQuestion is a destination, or a delegate, of a route of a namespace at gateways of another one.
+type thirdQuestion struct {
+	host               Hostname
+	delegate           *VirtualService
+	namespace, gateway string
+}
+
+// at is the tenant's service that a route leads to although nobody has said that it may: of no
 // unbound source, of no catalog, of another namespace, and no written exportTo names the namespace of the
-// route; nil if there is none. A service of the tenant's own that gateways of other namespaces do not see is not
-// where they follow the route to: a tenant may give one the host of somebody else.
-func (d *deputies) third(list []boundService, namespace string, b *Binding) *Service {
-	var out *Service
-	for _, svc := range list {
-		own := b.has(svc.Namespace)
-		switch {
-		case svc.source != nil && own && onlyOwn(svc.ExportTo, d.exports[0], svc.Namespace):
-			continue
-		case svc.source == nil || own || slices.Contains(svc.ExportTo, namespace):
-			return nil
+// route; nil if there is none. A service that the gateways do not see makes no difference: a tenant can declare
+// any host for its own namespace.
+func (t *thirds) at(host, namespace string, gateways []string) *Service {
+	for _, gateway := range gateways {
+		q := thirdQuestion{host: Hostname(host).canonical(), namespace: namespace, gateway: gateway}
+		svc, known := t.known[q]
+		if !known {
+			svc = t.find(q)
+			t.known[q] = svc
 		}
-		if out == nil || svc.Compare(out.Key) < 0 {
+		if svc != nil {
+			return svc
+		}
+	}
+	return nil
+}
+
+func (t *thirds) find(q thirdQuestion) *Service {
+	var out *Service
+	for _, svc := range t.found[q.host] {
+		switch {
+		case !exportedTo(svc.ExportTo, t.defaults, svc.Namespace, q.gateway):
+		case svc.source == nil || t.b.has(svc.Namespace) || slices.Contains(svc.ExportTo, q.namespace):
+			return nil
+		case out == nil || svc.Compare(out.Key) < 0:
 			out = svc.Service
 		}
 	}
 	return out
 }
 
+// within is the first such service that a delegate leads to.
+func (t *thirds) within(delegate *VirtualService, namespace string, gateways []string) *Service {
+	if delegate == nil {
+		return nil
+	}
+	for _, gateway := range gateways {
+		q := thirdQuestion{delegate: delegate, namespace: namespace, gateway: gateway}
+		svc, known := t.included[q]
+		if !known {
+			for _, to := range destinationsOf(delegate.Spec) {
+				if svc = t.at(to.GetHost(), namespace, []string{gateway}); svc != nil {
+					break
+				}
+			}
+			t.included[q] = svc
+		}
+		if svc != nil {
+			return svc
+		}
+	}
+	return nil
+}
+
+// namespacesOfGateways are the namespaces of Gateways by their names.
+func namespacesOfGateways(gateways []string) []string {
+	var out []string
+	for _, g := range gateways {
+		ns, _, _ := strings.Cut(g, "/")
+		out = append(out, ns)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // decide decides for the VirtualServices of one source.
 func (d *deputies) decide(i int, b *Binding, found map[Hostname][]boundService, before *deputies) {
 	d.made[i] = map[deputy][]*VirtualService{}
+	third := &thirds{b: b, found: found, defaults: d.defaults[0], known: map[thirdQuestion]*Service{}, included: map[thirdQuestion]*Service{}}
 	var out []*VirtualService
 	changed := false
 	for _, vs := range d.in[i] {
 		refused := map[string]bool{}
 		var fields []string
-		if len(othersGateways(vs)) > 0 && !onlyOwn(vs.ExportTo, d.exports[1], vs.Namespace) {
-			for at, to := range destinationsOf(vs.Spec) {
-				if svc := d.third(found[Hostname(to.GetHost()).canonical()], vs.Namespace, b); svc != nil {
+		if gateways := namespacesOfGateways(othersGateways(vs)); len(gateways) > 0 && !onlyOwn(vs.ExportTo, d.defaults[1], vs.Namespace) {
+			note := func(at string, svc *Service) {
+				if svc != nil {
 					refused[at], fields = true, append(fields, at)
 					d.conflicts = append(d.conflicts, deputyConflict(vs, at, svc, b.RoutesOnly))
 				}
+			}
+			for at, to := range destinationsOf(vs.Spec) {
+				note(at, third.at(to.GetHost(), vs.Namespace, gateways))
+			}
+			for i, r := range vs.Spec.GetHttp() {
+				note(delegatePath(i), third.within(d.delegate(vs, r), vs.Namespace, gateways))
 			}
 		}
 		if len(refused) == 0 || !b.RoutesOnly {
@@ -239,11 +361,12 @@ func splitDeputy(vs *VirtualService, refused map[string]bool, sign string) []*Vi
 	own.Spec.Gateways = slices.DeleteFunc(own.Spec.Gateways, func(g string) bool { return slices.Contains(others, g) })
 	there.Spec.Gateways = others
 	for i, r := range there.Spec.GetHttp() {
+		no := refused[delegatePath(i)]
 		for at := range httpDestinations(r) {
-			if refused[fmt.Sprintf("spec.http[%d].%s", i, at)] {
-				there.Spec.Http[i] = &networking.HTTPRoute{Name: r.GetName(), Match: r.GetMatch(), DirectResponse: &networking.HTTPDirectResponse{Status: 503}}
-				break
-			}
+			no = no || refused[fmt.Sprintf("spec.http[%d].%s", i, at)]
+		}
+		if no {
+			there.Spec.Http[i] = &networking.HTTPRoute{Name: r.GetName(), Match: r.GetMatch(), DirectResponse: &networking.HTTPDirectResponse{Status: 503}}
 		}
 	}
 	for at, to := range destinationsOf(there.Spec) {
