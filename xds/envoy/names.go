@@ -19,7 +19,10 @@ const nameTTL = 30 * time.Second
 func buildName(p *view.Name) []Resource {
 	ttl := durationpb.New(nameTTL)
 	host := string(p.Host)
-	name := strings.TrimSuffix(host, ".")
+	name := host
+	if p.Host != view.NameTable {
+		name = strings.TrimSuffix(host, ".")
+	}
 	if p.Whole { // as in a zone file, a final dot says that nothing is to be added; agents of earlier releases take both
 		name += "."
 	}
