@@ -21,7 +21,9 @@ type GrantStore interface {
 type grantRecord struct {
 	saver   *grantSaver // or nil
 	current *mesh.Grants
-	open    []mesh.OpenGrant // of current, those that nothing else gives
+	// open are those that nothing else gives, of judged.
+	open   []mesh.OpenGrant
+	judged *mesh.Grants
 	// recorded is what grants are to be made of, as soon as all sources have been read; make says that.
 	recorded []mesh.Recorded
 	make     bool

@@ -1,7 +1,10 @@
 package registry
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -178,6 +181,25 @@ func TestGrantsNameTheirSource(t *testing.T) {
 	}
 }
 
+// TestOpenGrantsAreJudgedWithConfiguration: what changes health or endpoints alone judges no grant again.
+func TestOpenGrantsAreJudgedWithConfiguration(t *testing.T) {
+	t.Parallel()
+	file := &grantFile{made: true, saved: []mesh.Grant{{Name: "orders.example", Namespace: "shop"}}}
+	l := newTenantLoop(t, file, time.Now(), "evil", "shop")
+	l.say("evil")
+	l.say("shop", "orders")
+	before := l.report().Grants
+	l.publish(t.Context(), false, nil, l.now)
+	if now := l.report().Grants; len(before) != 1 || len(now) != 1 || &before[0] != &now[0] {
+		t.Errorf("judged again: %v, then %v", before, now)
+	}
+	l.bindings[1] = &mesh.Binding{Namespaces: []string{"shop"}, Hosts: []mesh.Hostname{"orders.example"}}
+	l.publish(t.Context(), true, nil, l.now)
+	if now := l.report().Grants; len(now) != 0 {
+		t.Errorf("reported: %v", now)
+	}
+}
+
 // TestNoGrantsWithoutARecord: a new server grants nothing, and writes nothing.
 func TestNoGrantsWithoutARecord(t *testing.T) {
 	t.Parallel()
@@ -220,5 +242,21 @@ func TestUnsavedGrantsCount(t *testing.T) {
 	l.r.granted.write(&grantMoment{l.grants.current.All()})
 	if got := l.r.Status().GrantsUnsaved; got != "" || len(file.saved) != 1 {
 		t.Errorf("unsaved: %q, saved %v", got, file.saved)
+	}
+}
+
+// TestConflictsOfOneSourceHideNoneOfAnother: sources take turns in what is logged.
+func TestConflictsOfOneSourceHideNoneOfAnother(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	l := newTenantLoop(t, &grantFile{}, time.Now(), "evil", "shop")
+	l.log = slog.New(slog.NewTextHandler(&log, nil))
+	var list []mesh.Conflict
+	for i := range 3 * loggedNames {
+		list = append(list, mesh.Conflict{Key: mesh.Key{Namespace: "evil", Name: fmt.Sprintf("a%02d", i)}, Dropped: &mesh.Origin{Source: "evil"}, Foreign: true, Reason: "r"})
+	}
+	l.logConflicts(append(list, mesh.Conflict{Key: mesh.Key{Namespace: "shop", Name: "orders"}, Dropped: &mesh.Origin{Source: "shop"}, Foreign: true, Reason: "r"}))
+	if n := strings.Count(log.String(), "limited to some namespaces"); n != loggedNames || !strings.Contains(log.String(), "shop/orders") || !strings.Contains(log.String(), fmt.Sprintf("objects=%d", 2*loggedNames+1)) {
+		t.Errorf("%d are logged: %s", n, log.String())
 	}
 }

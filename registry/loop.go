@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/fairlist"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -286,7 +287,9 @@ func (l *loop) publish(ctx context.Context, config bool, missing []string, now t
 	if next == nil {
 		return
 	}
-	l.grants.open = next.OpenGrants()
+	if config || in.Grants != l.grants.judged { // nothing else changes them, and there may be many
+		l.grants.open, l.grants.judged = next.OpenGrants(), in.Grants
+	}
 	l.pushes.pushed(config, now)
 	l.logConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
@@ -319,14 +322,15 @@ func (l *loop) logConflicts(list []mesh.Conflict) {
 	}
 	l.logged = list
 	now := make(map[mesh.Conflict]bool, len(list))
-	fresh := 0
+	var fresh []mesh.Conflict
 	for _, c := range list {
-		now[c] = true
-		if l.conflicts[c] {
-			continue
+		if now[c] = true; !l.conflicts[c] {
+			fresh = append(fresh, c)
 		}
-		switch fresh++; {
-		case fresh > loggedNames:
+	}
+	logged := fairlist.First(fresh, loggedNames, func(c mesh.Conflict) string { return sourceOf(c.Dropped) })
+	for _, c := range logged {
+		switch {
 		case c.Reason != "" && c.Host == "" && !c.OfTenant(): // two catalogs, and the instances of both stand
 			l.log.Info("datacenters disagree on a service", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		case c.Kind != mesh.ConflictObject:
@@ -338,10 +342,17 @@ func (l *loop) logConflicts(list []mesh.Conflict) {
 				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String())
 		}
 	}
-	if more := fresh - loggedNames; more > 0 {
+	if more := len(fresh) - len(logged); more > 0 {
 		l.log.Warn("more objects are not in force; the status lists them", "objects", more)
 	}
 	l.conflicts = now
+}
+
+func sourceOf(o *mesh.Origin) string {
+	if o == nil {
+		return ""
+	}
+	return o.Source
 }
 
 // report is the status.

@@ -29,7 +29,7 @@ func Rooms() map[string]Room {
 		"cmd/fairlead/internal/proxyconfig": {"the configuration of a proxy, for people: tables, JSON, YAML", []string{"internal/envoymask", "internal/safetext", "internal/wallclock"}},
 		"cmd/fairlead/internal/authzcheck":  {"whether a proxy lets a request through, and by which rule, from its configuration", []string{"xds/authn", "xds/authz", "xds/authz/judge"}},
 
-		"registry":                   {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/addresses", "registry/mesh"}},
+		"registry":                   {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"internal/fairlist", "registry/addresses", "registry/mesh"}},
 		"registry/gatewaynames":      {"addresses of names of gateways in MeshNetworks: looked up, kept on disk", []string{"internal/localaddr", "registry/mesh", "pki/durable"}},
 		"registry/addresses":         {"virtual addresses for hosts that have none of their own", []string{"registry/mesh"}},
 		"registry/sourcetest":        {"the contract of all sources, as a test", []string{"registry", "registry/mesh"}},
