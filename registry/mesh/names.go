@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// minRangeBits is how long the prefix of an address range has to be that a bound
-// source declares for other namespaces without a pattern.
+// minRangeBits is how long the prefix of an address range has to be that counts for other namespaces without a
+// pattern, by a Gateway for instance.
 const minRangeBits = 8
 
 // prefixOf parses a name as an IP address or an address range, in canonical form: IPv4 in
@@ -69,10 +69,6 @@ func SameAddress(a, b Hostname) bool {
 	q, _ := prefixOf(b)
 	return ok && p == q
 }
-
-// IsWide reports whether a name of [Owners] stands for several: it is a wildcard, a
-// range of addresses, or a port.
-func IsWide(h Hostname) bool { return isWide(h) || strings.HasPrefix(string(h), ":") }
 
 // overlapping reports whether two names, or ranges, have something in common.
 func overlapping(a, b Hostname) bool {

@@ -168,7 +168,7 @@ type Service struct {
 	// name that somebody did write.
 	Catalog bool
 	// Yields are ports, sorted, at which the services of others come first for clients
-	// in other namespaces: the source is bound to namespaces, and has not had them first.
+	// in other namespaces, as the source is bound to namespaces.
 	Yields []uint32
 	// LostNames are short forms that the service has not, as its source is bound to namespaces.
 	LostNames LostNames

@@ -69,7 +69,7 @@ func hostRows() []Row {
 		},
 		{
 			Fields: []string{"Port.number", "ServicePort.number", "L4MatchAttributes.port", "TLSMatchAttributes.port"}, Class: "port", Rule: Own,
-			Why:  "Ports are shared: a service that is not HTTP and has no address comes behind those of others that had the port before.",
+			Why:  "Ports are shared: where connections name no service, those of sources without a namespace, of the catalog and of patterns come first.",
 			Test: "xds/view TestTenantCannotTakePortOfOthers",
 		},
 		{

@@ -127,7 +127,7 @@ func slowMerges(_ *Proxies, s *Sources, now time.Time) []Condition {
 	if m == nil || m.Lasted(now) < slowMergeAfter {
 		return nil
 	}
-	text := "merging the sources takes since " + m.Lasted(now).Round(time.Second).String() + ", and all changes wait"
+	text := "merging the sources has taken " + m.Lasted(now).Round(time.Second).String() + " so far, and all changes wait"
 	if m.Took > 0 {
 		text = "the last merge of the sources took " + m.Took.Round(time.Second).String()
 	}

@@ -208,7 +208,7 @@ func (s *Server) NotReady() []string {
 	if status.Generation == 0 {
 		text := "nothing has been published yet"
 		if m := status.SlowMerge; m != nil {
-			text += fmt.Sprintf(": merging the sources takes since %s", m.Lasted(time.Now()).Round(time.Second))
+			text += fmt.Sprintf(": merging the sources has taken %s so far", m.Lasted(time.Now()).Round(time.Second))
 		}
 		why = append(why, text)
 	}
