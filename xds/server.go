@@ -51,6 +51,7 @@ type Server struct {
 	announcing     pause // delays new streams while a snapshot is announced
 	unserved       unservedCache
 	findings       findingTimes
+	tables         tableSums
 
 	// Atomic.
 	streams   atomic.Int64

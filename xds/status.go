@@ -67,7 +67,9 @@ type ProxyStatus struct {
 	// Fallbacks say what of the configuration the release of its Envoy lacks, and what it does
 	// instead.
 	Fallbacks []string
-	Types     []stream.TypeStatus
+	// HashTables are those of consistentHash that its Envoy makes.
+	HashTables view.HashTables
+	Types      []stream.TypeStatus
 	// Origins are the objects from which rejected resources were made, by type and name,
 	// as path:line:column: the first few, of the first few resources.
 	Origins map[stream.TypeURL]map[string][]string
@@ -159,7 +161,7 @@ func (c *conn) status() ProxyStatus {
 	}
 	o := c.current.Load()
 	if o != nil {
-		st.describe(o)
+		st.describe(o, &c.server.tables)
 	}
 	st.Origins = c.trace(st.Types)
 	for _, t := range st.Types {
@@ -188,7 +190,7 @@ func (c *conn) behind(types []stream.TypeStatus) time.Time {
 }
 
 // describe adds what is known from the view and resources.
-func (st *ProxyStatus) describe(o *proxyState) {
+func (st *ProxyStatus) describe(o *proxyState, tables *tableSums) {
 	switch {
 	case o.gone:
 		st.Stale = sanitize(o.goneWhy, 256)
@@ -203,6 +205,7 @@ func (st *ProxyStatus) describe(o *proxyState) {
 		st.Warnings = o.diagnostics()
 		if o.View != nil {
 			st.Fallbacks = o.View.Fallbacks
+			st.HashTables = tables.of(o.View)
 		}
 		st.VirtualHosts = o.Resources.VirtualHosts()
 	}
@@ -219,6 +222,7 @@ func asksForAll(types []stream.TypeStatus) bool {
 // ones first, then sorted by name and id.
 func (s *Server) Proxies() []ProxyStatus {
 	var out []ProxyStatus
+	s.LargestHashTables() // forgets what no proxy has any more
 	for _, c := range s.connections() {
 		c.runInOwner(nil, func() { out = append(out, c.status()) }, nil)
 	}

@@ -40,7 +40,7 @@ not come back. With names of proxies or hosts, it lists only those.
   ROUTES               whole: route configurations with their virtual hosts; by host: VHDS
   ADDRESS              the proof of the workload's address: annotation, token, source, or unproven
 
-Below the table are the credentials of hosts, by name and end, the rejected resources, in Envoy's words, and the clients that the server rejected.
+Below the table are the credentials of hosts, by name and end, the proxies with the largest hash tables (consistentHash), the rejected resources, in Envoy's words, and the clients that the server rejected.
 The last lines, below UNWELL, are all that needs a person: what it is and what to do.
 
 Exit code 0: all is well; 1: something needs a person, and each line below UNWELL says what and what to
@@ -160,6 +160,9 @@ func (st *status) write(w io.Writer) error {
 	}
 	writeOnTheirWay(w, st.Proxies.Proxies)
 	if err := writeCredentials(w, st.Proxies.Proxies); err != nil {
+		return err
+	}
+	if err := writeHashTables(w, st.Proxies.Proxies); err != nil {
 		return err
 	}
 	writeRejected(w, st.Proxies.Proxies)

@@ -28,13 +28,13 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// tenantSnapshot is the mesh of an operator and of one source that is bound to namespaces.
+// tenantSnapshot is the mesh of an operator and of one source that is bound to namespaces, or to none if b is nil.
 func tenantSnapshot(tb testing.TB, operator, tenant string, b *mesh.Binding) *mesh.Snapshot {
 	tb.Helper()
 	var fragments []*mesh.Fragment
 	for i, text := range []string{operator, tenant} {
 		var opts manifest.Options
-		if i > 0 {
+		if i > 0 && b != nil {
 			opts.Namespaces = b.Namespaces
 		}
 		file, faults := manifest.Decode(opts, "mesh.yaml", []byte(text))

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -95,7 +96,9 @@ type Proxy struct {
 	// Fallbacks say what of the configuration the release of its Envoy lacks, and what it does
 	// instead.
 	Fallbacks []string `json:"fallbacks,omitempty"`
-	Types     []Type   `json:"types"`
+	// HashTables are those of consistentHash that its Envoy makes; nil if there are none.
+	HashTables *HashTables `json:"hash_tables,omitempty"`
+	Types      []Type      `json:"types"`
 }
 
 // Type is how a proxy stands with one type of resource.
@@ -135,8 +138,10 @@ func (s *Server) proxiesNow(now time.Time) Proxies {
 	}
 	out.Conflicts = s.agents.Status().Conflicts
 	snap := s.registry.Snapshot()
+	rules := sync.OnceValue(s.destinationRules) // only if some proxy has tables
 	for _, p := range s.xds.Proxies() {
 		shown := proxyOf(p)
+		shown.HashTables = hashTablesOf(&p.HashTables, rules)
 		shown.AddressProof = proofs[[3]string{p.Host, p.Network + " " + p.Address, p.ServiceAccount.String()}]
 		shown.inMesh(workloadOf(snap, p.Workload))
 		out.Proxies = append(out.Proxies, shown)

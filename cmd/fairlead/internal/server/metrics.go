@@ -20,7 +20,7 @@ type statusCollector struct {
 	hosts, unsaved, foreign                           *prometheus.Desc
 	addresses, addressesMoved, addressesMissing       *prometheus.Desc
 	addressesUnsaved                                  *prometheus.Desc
-	unsavedSource, unwell                             *prometheus.Desc
+	unsavedSource, unwell, tables                     *prometheus.Desc
 	build, info, uptime, services, virtualServices    *prometheus.Desc // as of istiod
 	// work is what changes have cost so far.
 	work workDescs
@@ -72,6 +72,7 @@ func newStatusCollector(s *Server) *statusCollector {
 		claimsRefused:  d("claims_refused_total", "xDS streams that were rejected because their workload is claimed by another host, or their claim has no proof."),
 		claimsLost:     d("claims_lost_total", "Claims of workloads that a host lost to a host with a better proof."),
 		unwell:         d("mesh_unwell", "Conditions that need a person, by reason (reason): `fairlead proxy-status` says what to do.", "reason"),
+		tables:         d("proxy_hash_table_entries_largest", "Entries of all hash tables (consistentHash) of the connected proxy that has the most: 24 bytes each. `fairlead proxy-status` names the largest table."),
 		unsavedSource:  d("source_unsaved", "1 if the configuration in force of a source is not saved in the state directory, else 0, by source.", "source"),
 		work: workDescs{
 			events:    d("source_file_events_total", "File system events, by source.", "source"),
@@ -87,7 +88,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.addresses, c.addressesMoved, c.addressesMissing, c.addressesUnsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost, c.unwell, c.build, c.info, c.uptime, c.services, c.virtualServices} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.addresses, c.addressesMoved, c.addressesMissing, c.addressesUnsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost, c.unwell, c.tables, c.build, c.info, c.uptime, c.services, c.virtualServices} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -124,6 +125,7 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.addressesMissing, float64(st.Addresses.Full))
 	gauge(c.addressesUnsaved, one(st.AddressesUnsaved != ""))
 	gauge(c.agents, float64(len(c.s.refused(time.Now()))))
+	gauge(c.tables, float64(c.s.xds.LargestHashTables().Entries))
 	collectUnwell(c.unwell, c.s.recentConditions(), func(m prometheus.Metric) { ch <- m })
 	health := c.s.agents.Status()
 	for _, p := range mesh.Proofs() {
