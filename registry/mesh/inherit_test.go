@@ -112,3 +112,25 @@ func TestOnePatternOfTwoDirectories(t *testing.T) {
 		t.Error("patterns of different namespaces must not overlap")
 	}
 }
+
+// TestUpgradeKeepsVirtualAddresses: a single address of the ranges in which the control plane gives addresses, which a
+// tenant wrote into a service and had by record, stays; a range of them was nobody's before, and is not granted.
+func TestUpgradeKeepsVirtualAddresses(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]bool{"240.1.2.3": true, "2001:2::5": true, "240.1.0.0/16": false} {
+		svc := testService("shop", "db", "")
+		svc.Hostname, svc.Addresses = "db.shop.svc.cluster.local", []string{address}
+		in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"shop"}}}, Fragments: []*Fragment{{Services: []*Service{svc}}}}
+		if seen := seenFrom(Merge(in), "third"); len(seen) != 0 {
+			t.Errorf("without a record, others see %v with %s", seen, address)
+		}
+		var recorded []Recorded
+		if want {
+			recorded = []Recorded{{Name: Hostname(address), Namespace: "shop"}}
+		}
+		in.Grants = NewGrants(InheritGrants(in, recorded))
+		if seen := seenFrom(Merge(in), "third"); slices.Contains(seen, "shop") != want {
+			t.Errorf("with the record, others see %v with %s, want %v", seen, address, want)
+		}
+	}
+}
