@@ -46,13 +46,17 @@ func (s *Service) ShortNames(domain string) []string {
 }
 
 // LacksShortNames reports whether clients in a DNS domain have not all short forms of the service's host.
-func (s *Service) LacksShortNames(domain string) bool {
+func (s *Service) LacksShortNames(domain string) bool { return len(s.LostShortNames(domain)) > 0 }
+
+// LostShortNames are the short forms that clients in a DNS domain do not have.
+func (s *Service) LostShortNames(domain string) []string {
 	if s.LostNames == 0 {
-		return false
+		return nil
 	}
 	all := *s
 	all.LostNames = 0
-	return len(s.ShortNames(domain)) < len(all.ShortNames(domain))
+	has := s.ShortNames(domain)
+	return slices.DeleteFunc(all.ShortNames(domain), func(name string) bool { return slices.Contains(has, name) })
 }
 
 // shortForms are the short forms of a host for clients anywhere, in the DNS domain of the host: NAME, and those with

@@ -95,9 +95,47 @@ func (n *namesState) layerFor(sc *sidecarScope) *Layer {
 			parts = append(parts, names[i])
 		}
 	}
+	parts = append(parts, n.lostNames(sc, inputs)...)
 	n.inputs, n.names = inputs, names
 	n.layer = sc.layer(NamesLayer, parts)
 	return n.layer
+}
+
+// lostNames are the short forms that tenants' services do not have and that a wildcard covers, each as a name with the
+// addresses of the wildcard's service. Agents of earlier releases look for short forms before they look for wildcards,
+// and know nothing of lost ones: they find these names first. For other agents they change nothing.
+func (n *namesState) lostNames(sc *sidecarScope, inputs []nameInput) (out []Part) {
+	done := map[mesh.Hostname]bool{}
+	for _, in := range inputs {
+		if !in.whole {
+			continue
+		}
+		for _, lost := range in.svc.LostShortNames(n.key.domain) {
+			h := mesh.Hostname(lost)
+			if i := n.narrowestWildcard(sc, h); i >= 0 && !done[h] {
+				done[h] = true
+				if name := inputs[i].buildAs(h, sc.internPool); name != nil {
+					out = append(out, name)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// narrowestWildcard is the service of the narrowest wildcard that covers a host; -1 if there is none, or if a service
+// has the host itself.
+func (n *namesState) narrowestWildcard(sc *sidecarScope, h mesh.Hostname) int {
+	found := -1
+	for i, svc := range sc.services {
+		switch {
+		case svc.Hostname == h:
+			return -1
+		case svc.Hostname.IsWildcard() && svc.Hostname != "*" && svc.Hostname.Covers(h) && (found < 0 || len(svc.Hostname) > len(sc.services[found].Hostname)):
+			found = i
+		}
+	}
+	return found
 }
 
 func (n *namesState) inputOf(sc *sidecarScope, svc *service) nameInput {
@@ -110,8 +148,10 @@ func (n *namesState) inputOf(sc *sidecarScope, svc *service) nameInput {
 
 // build returns the name of a service; nil if there is nothing to answer, so that others are
 // asked for it.
-func (in nameInput) build(pool *internPool) *Name {
-	host := in.svc.Hostname
+func (in nameInput) build(pool *internPool) *Name { return in.buildAs(in.svc.Hostname, pool) }
+
+// buildAs is build for another name that is answered in the same way.
+func (in nameInput) buildAs(host mesh.Hostname, pool *internPool) *Name {
 	if host == "*" || strings.HasPrefix(string(host), ".") {
 		return nil
 	}

@@ -1,7 +1,10 @@
 package view
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -42,5 +45,52 @@ func TestTenantsShortNames(t *testing.T) {
 		if n.Whole != (c.lacks != "") {
 			t.Errorf("%s beside %s is answered by its whole name only: %v", c.host, c.pattern, n.Whole)
 		}
+	}
+}
+
+// TestLostShortNamesAreAnsweredByTheirOwner: agents of earlier releases look for short forms before they look for
+// wildcards. So a lost short form that somebody's wildcard covers is a name of its own, with the addresses of the
+// narrowest wildcard, until somebody declares it; and names that are not lost are as before.
+func TestLostShortNamesAreAnsweredByTheirOwner(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		host    string   // the tenant's
+		others  []string // hosts of another source, whose addresses are 10.97.0.1, 10.97.0.2, …
+		answers map[string]string
+	}{
+		{"wildcard", "vault.mallory.svc.cluster.local", []string{"*.mallory"}, map[string]string{"vault.mallory": "10.97.0.1"}},
+		{"narrowest", "vault.mallory.svc.cluster.local", []string{"*.mallory", "*.svc", "*.mallory.svc"}, map[string]string{"vault.mallory": "10.97.0.1", "vault.mallory.svc": "10.97.0.3"}},
+		{"declared", "vault.mallory.svc.cluster.local", []string{"*.mallory", "vault.mallory"}, map[string]string{"vault.mallory": "10.97.0.2"}},
+		{"nobody", "vault.mallory.svc.cluster.local", []string{"*.mallory.example"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newMeshFixture(t)
+			w.service("mallory", c.host, 80).Addresses = []string{"10.96.0.5"}
+			o := newMeshFixture(t)
+			for i, host := range c.others {
+				o.service("corp", host, 80).Addresses = []string{fmt.Sprintf("10.97.0.%d", i+1)}
+			}
+			s := mesh.Merge(mesh.Input{
+				Fallback: &mesh.MeshConfig{Spec: w.mc}, Fragments: []*mesh.Fragment{&w.f, &o.f},
+				Bindings: []*mesh.Binding{{Namespaces: []string{"mallory"}, Hosts: []mesh.Hostname{"10.96.0.5"}}, nil},
+			})
+			p := proxyIn("mallory", nil)
+			p.Names = true
+			got := map[string]string{}
+			for part := range NewIndex(s).Build(p).Parts() {
+				n, is := part.(*Name)
+				if !is {
+					continue
+				}
+				if host := string(n.Host); strings.HasPrefix(host, "vault.mallory") && host != c.host {
+					got[host] += strings.Join(n.Addresses, " ")
+				}
+			}
+			if !maps.Equal(got, c.answers) {
+				t.Errorf("short forms are answered as %v, want %v", got, c.answers)
+			}
+		})
 	}
 }
