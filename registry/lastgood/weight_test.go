@@ -58,7 +58,7 @@ func TestWhatCostsAProxyIsLimited(t *testing.T) {
 		"routes_within":    {texts: map[string][]byte{"s": services(20, 20), "v": objectOf("VirtualService", "v", "{hosts: ['*.s.evil.test'], http: "+routes(100, "prefix: /%d/")+"}")}},
 		"expressions":      {texts: map[string][]byte{"v": objectOf("VirtualService", "v", "{hosts: [a.evil.test], http: "+routes(2000, "regex: '/%d.{300}'")+"}")}, want: "v"},
 		"expressions_few":  {texts: map[string][]byte{"v": objectOf("VirtualService", "v", "{hosts: [a.evil.test], http: "+routes(2000, "regex: '/%d[a-z]+'")+"}")}},
-		"headers":          {texts: map[string][]byte{"v": objectOf("VirtualService", "v", "{hosts: [a.evil.test], http: [{headers: {request: {remove: "+listOf(120, "x-%d")+"}}, match: "+listOf(5000, "{uri: {prefix: /%d/}}")+", "+to+"}]}")}, want: "v"},
+		"headers":          {texts: map[string][]byte{"v": objectOf("VirtualService", "v", "{hosts: [a.evil.test], http: [{headers: {request: {remove: "+listOf(600, "x-%d")+"}}, match: "+listOf(1000, "{uri: {prefix: /%d/}}")+", "+to+"}]}")}, want: "v"},
 		"delegates":        {texts: map[string][]byte{"v": objectOf("VirtualService", "v", "{hosts: [a.evil.test], http: "+listOf(400, "{match: [{uri: {prefix: /%d/}}], delegate: {name: d}}")+"}"), "d": objectOf("VirtualService", "d", "{http: "+routes(300, "prefix: /%d/")+"}")}, want: "v"},
 		"delegates_within": {texts: map[string][]byte{"v": objectOf("VirtualService", "v", "{hosts: [a.evil.test], http: "+listOf(30, "{match: [{uri: {prefix: /%d/}}], delegate: {name: d}}")+"}"), "d": objectOf("VirtualService", "d", "{http: "+routes(300, "prefix: /%d/")+"}")}},
 	} {
