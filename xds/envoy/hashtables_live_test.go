@@ -54,7 +54,7 @@ spec: {host: NAME.shop.mesh, trafficPolicy: {loadBalancer: {consistentHash: {use
 		fatalIf(t, err, "marshaling bootstrap")
 		e := envoytest.Start(t, envoytest.Config{Bootstrap: body})
 		rings, entries, largest := 0, uint64(0), uint64(0)
-		for _, line := range strings.Split(e.Admin(t, "/stats?filter=ring_hash_lb.size"), "\n") {
+		for line := range strings.SplitSeq(e.Admin(t, "/stats?filter=ring_hash_lb.size"), "\n") {
 			_, value, found := strings.Cut(line, ": ")
 			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
 			if !found || err != nil || n == 0 {

@@ -70,12 +70,12 @@ Written by ` + "`make bench-envoy`" + `.
 `
 
 func costHeader(versions []string) string {
-	head, line := "| Manifest | kB |", "|---|---|"
+	var head, line strings.Builder
 	for _, v := range versions {
-		head += fmt.Sprintf(" %s: MB | CPU s | MB a MB | s a MB |", v)
-		line += "---|---|---|---|"
+		_, _ = fmt.Fprintf(&head, " %s: MB | CPU s | MB a MB | s a MB |", v)
+		line.WriteString("---|---|---|---|")
 	}
-	return head + "\n" + line + "\n"
+	return "| Manifest | kB |" + head.String() + "\n|---|---|" + line.String() + "\n"
 }
 
 // cost is what a process has taken.
