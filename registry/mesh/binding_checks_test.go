@@ -81,7 +81,7 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 		}
 	}
 	for _, vs := range s.VirtualServices {
-		if !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
+		if len(vs.Spec.Hosts) > 0 && !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
 			for _, h := range routedNames(vs) {
 				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, h, false, !routesSidecars(vs)})
 			}

@@ -41,6 +41,31 @@ func TestFirstOfTwoBoundSourcesWithOneKey(t *testing.T) {
 	}
 }
 
+// TestRoutesWithoutHostsOpenNoOthers: two sources are bound to one namespace. One has routes without a host, for a
+// server name of somebody else, and the other has routes with the same key for a host of somebody else: the first are in
+// force, so that nobody gets the others.
+func TestRoutesWithoutHostsOpenNoOthers(t *testing.T) {
+	t.Parallel()
+	without := byServerName("ns2", "hosted.example", "mesh")
+	without.Spec.Hosts = nil
+	others := routing("ns2", "hosted.example")
+	others.Name = without.Name
+	for _, bindings := range [][]*Binding{{{Namespaces: []string{"ns2"}}, {Namespaces: []string{"ns2"}}, patterns("shop", "hosted.example")}, {{Namespaces: []string{"ns2"}}, {Namespaces: []string{"ns2"}}, nil}} {
+		in := Input{
+			Fallback: testMeshConfig(), Bindings: bindings,
+			Fragments: []*Fragment{{VirtualServices: []*VirtualService{without}}, {VirtualServices: []*VirtualService{others}}, {Services: []*Service{hosting("shop", "hosted.example")}}},
+		}
+		s := Merge(in)
+		if got := s.VirtualServices; len(got) != 1 || len(got[0].Spec.Hosts) > 0 {
+			t.Errorf("routes in force: %v; conflicts: %v", got, s.Conflicts)
+		}
+		in.Fragments[0] = &Fragment{}
+		if s := Merge(in); slices.Contains(routesSeenFrom(s, "third"), "ns2") || len(s.Conflicts) == 0 {
+			t.Errorf("others have the routes of %v; conflicts: %v", routesSeenFrom(s, "third"), s.Conflicts)
+		}
+	}
+}
+
 // TestServerNamesOfPrivateServices: routes by server name, from a bound source, do not reach
 // clients in a namespace that has a service with that name to itself, and that is told.
 func TestServerNamesOfPrivateServices(t *testing.T) {

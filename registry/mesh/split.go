@@ -86,6 +86,9 @@ func (w *restricter) virtualService(source int, vs *VirtualService, was *decisio
 	if len(w.routeHosts(vs))+len(w.gatewayHosts(vs)) == 0 || w.overridden(source, vs.Key) {
 		return nil // and nothing is split off what is not in force
 	}
+	if len(vs.Spec.GetHosts()) == 0 {
+		return nil // it is for nobody, or included by others; and it is in force, so that no later source's is
+	}
 	p := w.parts(source, vs)
 	if len(p.conflicts) == 0 && !p.late {
 		return nil
