@@ -12,7 +12,8 @@ import (
 )
 
 func newAnalyze() *cobra.Command {
-	var output, meshConfig, networksFile string
+	var output, meshConfig, networksFile, stateDir string
+	var ofBound bool
 	var catalog catalogFlags
 	var bound boundFlags
 	cmd := &cobra.Command{
@@ -30,9 +31,16 @@ With --mesh-config it also checks the settings of the mesh. If a field keeps the
 is checked. With --mesh-networks it also checks the networks of the mesh, and which workloads cannot be
 reached from other networks.
 
-Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.`,
+With --bound it shows instead what directories and keys that are bound to namespaces have, what their
+objects ask for, and for each thing that is not given the flag that gives it, ready to copy. Give it the
+server's flags. With --state-dir, before an upgrade, it lists what the upgrade would take, with the flags
+that keep it.
+
+Exit code 0: no errors, warnings allowed; 1: there are errors, or the upgrade would take something;
+2: could not run.`,
 		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/\n" +
-			"  fairlead analyze --consul-address http://127.0.0.1:8500 mesh/",
+			"  fairlead analyze --consul-address http://127.0.0.1:8500 mesh/\n" +
+			"  fairlead analyze --bound --state-dir /var/lib/fairlead-server mesh teams/shop=shop --config-hosts 'teams/shop=*.shop.internal'",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flag("consul-address").Value.String() != "" {
 				return nil
@@ -63,6 +71,9 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 			if err := t.addConsul(cmd, &catalog); err != nil {
 				return err
 			}
+			if ofBound || stateDir != "" {
+				return t.analyzeBound(cmd.OutOrStdout(), output, settings, stateDir, bound.hostsOnly)
+			}
 			findings := append(analyzeTree(t, settings), findingsOf(faults)...)
 			if err := report(cmd.OutOrStdout(), output, findings, len(t.objects())); err != nil {
 				return err
@@ -75,6 +86,8 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 	}
 	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
 	cmd.Flags().StringVar(&networksFile, "mesh-networks", "", meshNetworksHelp)
+	cmd.Flags().BoolVar(&ofBound, "bound", false, "show what directories and keys that are bound to namespaces have, what their objects ask for, and the flags that give what they do not have")
+	cmd.Flags().StringVar(&stateDir, "state-dir", "", "state directory of a server of the release before, with --bound: list what the upgrade to this release would take from directories and keys that are bound to namespaces, and the flags that keep it. Nothing in it is changed, and the server may run")
 	bound.add(cmd.Flags())
 	catalog.add(cmd.Flags())
 	outputFlag(cmd, &output)

@@ -92,8 +92,12 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul) error {
 	if err := t.checkOverlap(binding); err != nil {
 		return err
 	}
+	if binding != nil {
+		t.bindings = append(t.bindings, binding)
+	}
 	for _, rel := range slices.Sorted(maps.Keys(st.Values)) {
 		t.add(keyOptions(opts, st.Values[rel]), binding, kv.PathOf(store.Prefix()+"/"+rel), st.Values[rel].Content)
+		t.place(keysRoot(store.Prefix()), rel)
 	}
 	t.limitSources()
 	return nil

@@ -74,6 +74,7 @@ func (t *tree) limitSources() {
 			}
 		}
 		if refused := lastgood.OverLimit(list, t.maxExpansion); len(refused) > 0 {
+			t.needed = max(t.needed, lastgood.NeededLimit(list, t.maxExpansion))
 			for _, i := range indexes {
 				t.refuse(i, refused)
 			}

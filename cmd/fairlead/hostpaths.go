@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // keysSource is what --allow-unix-sockets, --allow-files and --allow-local-addresses call the
 // manifests in Consul.
-const keysSource = "consul-kv"
+const keysSource = mesh.KeysSource
 
 const (
 	allowSockets = "allow-unix-sockets"

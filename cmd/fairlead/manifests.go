@@ -42,8 +42,24 @@ type tree struct {
 	// bound are the bindings of files of sources that are bound to namespaces, one
 	// for all files of a source.
 	bound map[*manifest.File]*mesh.Binding
-	// maxExpansion is what all objects of one such source may make after expansion.
-	maxExpansion int
+	// bindings are those of all sources that are bound, also of one without files.
+	bindings []*mesh.Binding
+	// maxExpansion is what all objects of one such source may make after expansion, and needed what the
+	// largest one over it makes.
+	maxExpansion, needed int
+	// texts are what the files were read from.
+	texts []sourceText
+	// saved is what each source has with the saved versions of a state directory, by its binding; or nil.
+	saved map[*mesh.Binding]*mesh.Fragment
+}
+
+// sourceText is a text, and where it is in the state directory of a server.
+type sourceText struct {
+	opts      manifest.Options
+	binding   *mesh.Binding
+	path      string
+	content   []byte
+	root, rel string
 }
 
 // foreign are the hosts of others that sources which are bound to namespaces name, and what else they may not.
@@ -66,7 +82,7 @@ func (t *tree) boundNamespaces() []string {
 
 // clone is a tree to which other files can be added.
 func (t *tree) clone() *tree {
-	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, gateways: t.gateways, bound: maps.Clone(t.bound), maxExpansion: t.maxExpansion}
+	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, networks: t.networks, gateways: t.gateways, bound: maps.Clone(t.bound), bindings: slices.Clone(t.bindings), maxExpansion: t.maxExpansion}
 }
 
 // objects are all objects of the tree, in order.
@@ -94,6 +110,9 @@ func treeOf(stdin io.Reader, roots []files.Root, bound *boundFlags, allowed host
 	for _, root := range roots {
 		allowed.allow(&root)
 		binding := root.Binding()
+		if binding != nil {
+			t.bindings = append(t.bindings, binding)
+		}
 		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles(), NoLocalAddresses: root.NoLocalAddresses()}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]
@@ -141,14 +160,27 @@ func (t *tree) walk(opts manifest.Options, binding *mesh.Binding, root string) e
 	if err != nil {
 		return err
 	}
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
 		content, err := readManifest(name, name == root)
 		if err != nil {
 			return err
 		}
 		t.add(opts, binding, name, content)
+		if rel, err := filepath.Rel(root, name); err == nil {
+			t.place(abs, rel)
+		}
 	}
 	return nil
+}
+
+// place says where the last text is in the state directory of a server.
+func (t *tree) place(root, rel string) {
+	x := &t.texts[len(t.texts)-1]
+	x.root, x.rel = root, rel
 }
 
 // readManifest reads no more than shows that a file is too large. What lies in a
@@ -188,6 +220,7 @@ func (t *tree) add(opts manifest.Options, binding *mesh.Binding, path string, co
 	}
 	t.Files = append(t.Files, f)
 	t.Faults = append(t.Faults, faults...)
+	t.texts = append(t.texts, sourceText{opts: opts, binding: binding, path: path, content: content})
 }
 
 // manifestFiles is a file itself, or the manifests below a directory, sorted.
@@ -226,7 +259,13 @@ func manifestFiles(root string) ([]string, error) {
 // snapshot is the mesh that the tree describes, without its invalid objects, and
 // with what was read of Consul.
 func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
+	return mesh.Merge(t.input(settings))
+}
+
+// input is what the snapshot is made of.
+func (t *tree) input(settings *mesh.MeshConfig) mesh.Input {
 	bindings := []*mesh.Binding{nil}
+	bindings = append(bindings, t.bindings...)
 	for _, f := range t.Files {
 		if b := t.bound[f]; !slices.Contains(bindings, b) {
 			bindings = append(bindings, b)
@@ -246,11 +285,11 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	if t.networks != nil {
 		fragments = append(fragments, &mesh.Fragment{Source: "mesh-networks", MeshNetworks: t.networks})
 	}
-	return mesh.Merge(mesh.Input{
+	return mesh.Input{
 		GatewayAddresses: cmp.Or(t.gateways, assumedGateways(t.networks)),
 		Fallback:         settings, Fragments: fragments, Bindings: bindings,
 		Allocations: addresses.Of(addresses.Default(), fragments, bindings), // as a server without a record
-	})
+	}
 }
 
 // assumedGateways are an address for each name of a gateway: what is checked without the nameservers
@@ -265,6 +304,14 @@ func assumedGateways(networks *mesh.Networks) *mesh.GatewayAddresses {
 
 // fragment is what the files with a binding give.
 func (t *tree) fragment(binding *mesh.Binding) *mesh.Fragment {
+	if t.saved != nil {
+		whole := mesh.Fragment{}
+		if f := t.saved[binding]; f != nil {
+			whole = *f
+		}
+		whole.Source = source
+		return &whole
+	}
 	seen := map[mesh.Key]bool{}
 	var pieces []*mesh.Fragment
 	var keys []mesh.Key

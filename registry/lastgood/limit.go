@@ -171,18 +171,33 @@ func (s *selection) count(svc *mesh.Service) int {
 // Call it before the first Put.
 func (s *Set) LimitExpansion(limit int) { s.limit = limit }
 
+// NeededLimit is the limit by which nothing is refused.
+func NeededLimit(list []Sized, limit int) int {
+	for {
+		refused := OverLimit(list, limit)
+		if len(refused) == 0 {
+			return limit
+		}
+		for _, excess := range refused { // with more of them, proxies have more, too
+			limit = max(limit, excess.Total)
+		}
+	}
+}
+
+// NeededLimit is the limit by which nothing of the set is refused, if something is; else 0. Call it after [Set.Assemble].
+func (s *Set) NeededLimit() int {
+	if len(s.refused) == 0 {
+		return 0
+	}
+	return NeededLimit(s.sized(), s.limit)
+}
+
 // refuse decides again which objects are refused, because there are too many.
 func (s *Set) refuse() {
 	if s.limit <= 0 || len(s.touched) == 0 {
 		return
 	}
-	list := make([]Sized, 0, len(s.definitions.one))
-	for key := range s.definitions.one {
-		if _, g, _ := s.definitions.winner(key); g != nil && g.Fragment != nil {
-			list = append(list, Sized{Key: key, Expansion: max(1, g.Expansion), Weight: g.Weight, Fragment: g.Fragment})
-		}
-	}
-	now := OverLimit(list, s.limit)
+	now := OverLimit(s.sized(), s.limit)
 	for _, m := range []map[mesh.Key]Excess{s.refused, now} {
 		for key := range m {
 			if _, was := s.refused[key]; was == has(now, key) {
@@ -198,6 +213,17 @@ func (s *Set) refuse() {
 func has(m map[mesh.Key]Excess, key mesh.Key) bool {
 	_, ok := m[key]
 	return ok
+}
+
+// sized are the objects with what they make.
+func (s *Set) sized() []Sized {
+	list := make([]Sized, 0, len(s.definitions.one))
+	for key := range s.definitions.one {
+		if _, g, _ := s.definitions.winner(key); g != nil && g.Fragment != nil {
+			list = append(list, Sized{Key: key, Expansion: max(1, g.Expansion), Weight: g.Weight, Fragment: g.Fragment})
+		}
+	}
+	return list
 }
 
 // inForce is what is in force of an object; or nil.

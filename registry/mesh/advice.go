@@ -24,7 +24,7 @@ func (b *Binding) CredentialsFlag(names ...string) string {
 	if len(out) == 0 {
 		return ""
 	}
-	return "--config-credentials " + quoteWord(placeOf(b.Source)+"="+strings.Join(out, ","))
+	return "--config-credentials " + QuoteWord(placeOf(b.Source)+"="+strings.Join(out, ","))
 }
 
 // HostsFlag is [Binding.HostsFlag] of the source with a name.
@@ -41,9 +41,9 @@ func HostsFlag(source string, names ...Hostname) string {
 	}
 	list := strings.Join(patterns, ",")
 	if source == KeysSource {
-		return "--consul-kv-hosts " + quoteWord(list)
+		return "--consul-kv-hosts " + QuoteWord(list)
 	}
-	return "--config-hosts " + quoteWord(placeOf(source)+"="+list)
+	return "--config-hosts " + QuoteWord(placeOf(source)+"="+list)
 }
 
 // placeOf is a source in a flag; the one of an unknown source is for people to fill in.
@@ -54,8 +54,8 @@ func placeOf(source string) string {
 	return source
 }
 
-// quoteWord makes one word of a text for a shell.
-func quoteWord(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// QuoteWord makes one word of a text for a shell.
+func QuoteWord(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Advice is how a bound source gets a name that it does not have.
 type Advice struct {

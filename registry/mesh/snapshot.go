@@ -108,6 +108,8 @@ type Conflict struct {
 	// what says so.
 	Kind  ConflictKind
 	Field string
+	// Credential is the name of the one that a ConflictCredential is about.
+	Credential string
 	// Refused says that what Field says is not in force.
 	Refused bool
 	// Reason is for people; empty if the conflict is only an equal Key.

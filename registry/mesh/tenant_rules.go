@@ -160,7 +160,7 @@ func (b *Binding) refusedCredentials(r *DestinationRule) []Conflict {
 			continue
 		}
 		out = append(out, Conflict{
-			Key: r.Key, Dropped: r.Origin, Kind: ConflictCredential, Field: field + ".credentialName",
+			Key: r.Key, Dropped: r.Origin, Kind: ConflictCredential, Field: field + ".credentialName", Credential: name,
 			Reason: fmt.Sprintf("the credential %q is not given to this source, which is bound to namespaces: gateways of namespaces other than %s make no connection to %s by this policy; "+
 				"give it the credential (%s), or write exportTo: [\".\"]", name, r.Namespace, r.Spec.GetHost(), cmp.Or(b.CredentialsFlag(name), "--config-credentials")),
 		})

@@ -181,40 +181,49 @@ func (o *owners) settled(source int, h Hostname) bool {
 	return b.covers(h) || b.ownsByName(h) && o.pattern(source, h) == nil
 }
 
-// titled reports whether a name belongs to one of the namespaces of a binding, other than by a pattern: the
-// narrowest title counts that covers the name. At gateways there are more. who says whose it is otherwise.
-func (o *owners) titled(b *Binding, h Hostname, gateways bool) (own bool, who string) {
-	type title struct {
-		name       Hostname
-		namespaces []string
-		what       string
-	}
+// title is a name that belongs to namespaces, and why.
+type title struct {
+	name       Hostname
+	namespaces []string
+	who, what  string // for people
+	granted    bool
+}
+
+// titleOf is the narrowest title that covers a name; at gateways there are more. It has no name if there is none.
+func (o *owners) titleOf(h Hostname, gateways bool) title {
 	var best title
-	try := func(name Hostname, namespaces []string, what string) {
-		if len(namespaces) > 0 && (best.name == "" || compareWidth(name, best.name) < 0) {
-			best = title{name, namespaces, what}
+	try := func(t title) {
+		if len(t.namespaces) > 0 && (best.name == "" || compareWidth(t.name, best.name) < 0) {
+			best = t
 		}
 	}
 	if ns := namespaceOf(h); ns != "" {
-		try(Hostname("*."+ns+clusterDomain), []string{ns}, "of which it is a name")
+		try(title{name: Hostname("*." + ns + clusterDomain), namespaces: []string{ns}, who: "of which it is a name", what: "namespace"})
 	}
 	name, namespaces := o.given.narrowest(h, gateways)
-	try(name, namespaces, "to which a Gateway gives it")
+	try(title{name: name, namespaces: namespaces, who: "to which a Gateway gives it", what: "Gateway"})
 	if o.grants != nil {
 		name, namespaces = o.grants.services.narrowest(h, true)
-		try(name, namespaces, "which had it before")
+		try(title{name, namespaces, "which had it before", "host-grants.json", true})
 		if gateways {
 			name, namespaces = o.grants.gateways.narrowest(h, true)
-			try(name, namespaces, "which routed it before")
+			try(title{name, namespaces, "which routed it before", "host-grants.json", true})
 		}
 	}
+	return best
+}
+
+// titled reports whether a name belongs to one of the namespaces of a binding, other than by a pattern: the
+// narrowest title counts that covers the name. who says whose it is otherwise.
+func (o *owners) titled(b *Binding, h Hostname, gateways bool) (own bool, who string) {
+	best := o.titleOf(h, gateways)
 	if best.name == "" {
 		return false, ""
 	}
 	if slices.ContainsFunc(best.namespaces, b.has) {
 		return true, ""
 	}
-	return false, "namespace " + best.namespaces[0] + ", " + best.what
+	return false, "namespace " + best.namespaces[0] + ", " + best.who
 }
 
 // notTitled is who owns a name that no unbound source declares, and no pattern has; nil if the binding does.

@@ -126,6 +126,25 @@ func (g hostGrants) Save(grants []mesh.Grant) error {
 	return durable.WriteFile(durable.OS{}, filepath.Join(g.dir, hostGrantsMade), nil, 0o600)
 }
 
+// Owners is what a state directory says of the owners of hosts.
+type Owners struct {
+	// Recorded is the record of an earlier release; nil if there is none.
+	Recorded []mesh.Recorded
+	// Grants are those that an upgrade made of it, if Made is set.
+	Grants []mesh.Grant
+	Made   bool
+}
+
+// ReadOwners reads a state directory, and changes nothing in it. The server may run.
+func ReadOwners(dir string) (Owners, error) {
+	g := hostGrants{dir: dir}
+	var o Owners
+	var err, recordErr error
+	o.Grants, o.Made, err = g.Load()
+	o.Recorded, recordErr = g.Recorded()
+	return o, errors.Join(err, recordErr)
+}
+
 func (s *Server) hostGrants() hostGrants { return hostGrants{s.cfg.StateDir, s.cfg.HostsOnly} }
 
 // checkBindings checks what the settings say of bound sources.
