@@ -71,16 +71,19 @@ func (vs *virtualService) hasL4Routes() bool {
 }
 
 // mergeDelegates replaces each route that delegates by the routes of its delegate. A route
-// whose delegate is missing, or not exported to the root's namespace, is left out alone. A
+// whose delegate is missing, or not exported to the root's namespace, is left out alone. If a VirtualService
+// would include more than it may, all its routes with delegates are left out. A
 // VirtualService without delegates that is in prev stays the same pointer.
 func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, defaults []string) []*virtualService {
-	delegates := map[mesh.Key]*mesh.VirtualService{}
+	delegates, matches := map[mesh.Key]*mesh.VirtualService{}, map[*mesh.VirtualService]int{}
 	for _, vs := range list {
 		if len(vs.Spec.GetHosts()) == 0 {
 			delegates[mesh.Key{Namespace: vs.Namespace, Name: vs.Name}] = vs
+			matches[vs] = mesh.IncludableMatches(vs.Spec)
 		}
 	}
 	out := make([]*virtualService, 0, len(list))
+	included := map[string]int{} // by namespace
 	for _, vs := range list {
 		if len(vs.Spec.GetHosts()) == 0 {
 			continue
@@ -96,8 +99,22 @@ func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, default
 		delegating := slices.ContainsFunc(http, func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil })
 		if delegating {
 			http = nil
+			n := 0
 			for _, rule := range vs.Spec.GetHttp() {
-				http = append(http, resolveDelegate(vs, rule, delegates, defaults)...)
+				if to := delegateOf(vs, rule, delegates, defaults); to != nil {
+					n = min(n+matches[to]*max(1, len(rule.GetMatch())), mesh.MaxIncluded+1)
+				}
+			}
+			tooMany := n > mesh.MaxIncluded || included[vs.Namespace]+n > mesh.MaxIncludedByNamespace
+			if !tooMany {
+				included[vs.Namespace] += n
+			}
+			for _, rule := range vs.Spec.GetHttp() {
+				if rule.GetDelegate() == nil {
+					http = append(http, rule)
+				} else if !tooMany {
+					http = append(http, resolveDelegate(rule, delegateOf(vs, rule, delegates, defaults))...)
+				}
 			}
 		}
 		merged := newVirtualService(vs, http)
@@ -107,12 +124,13 @@ func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, default
 	return out
 }
 
-func resolveDelegate(root *mesh.VirtualService, rule *networking.HTTPRoute,
+// delegateOf is the VirtualService that a route includes; nil if it includes none, or none that it may.
+func delegateOf(root *mesh.VirtualService, rule *networking.HTTPRoute,
 	delegates map[mesh.Key]*mesh.VirtualService, defaults []string,
-) []*networking.HTTPRoute {
+) *mesh.VirtualService {
 	d := rule.GetDelegate()
 	if d == nil {
-		return []*networking.HTTPRoute{rule}
+		return nil
 	}
 	key := mesh.Key{Namespace: d.GetNamespace(), Name: d.GetName()}
 	if key.Namespace == "" {
@@ -120,6 +138,14 @@ func resolveDelegate(root *mesh.VirtualService, rule *networking.HTTPRoute,
 	}
 	to, ok := delegates[key]
 	if !ok || !exported(to.ExportTo, defaults, to.Namespace, root.Namespace) {
+		return nil
+	}
+	return to
+}
+
+// resolveDelegate is the routes of a delegate in the place of the route that includes them; none for no delegate.
+func resolveDelegate(rule *networking.HTTPRoute, to *mesh.VirtualService) []*networking.HTTPRoute {
+	if to == nil {
 		return nil
 	}
 	var out []*networking.HTTPRoute
