@@ -28,12 +28,13 @@ func TestShortNamesOfTenants(t *testing.T) {
 		"name with a dot":        {"shop", "a.vault.shop.svc.cluster.local", true, nil, "", nil, "", ""},
 		"pattern of a name":      {"shop", "vault.shop.svc.cluster.local", true, patterns("other", "vault"), "", nil, "vault.shop.svc vault.shop", "vault.shop vault.shop.svc"},
 		"pattern of a domain":    {"shop", "vault.shop.svc.cluster.local", true, patterns("other", "*.shop"), "", nil, "vault", ""},
+		"pattern of a full form": {"shop", "vault.shop.svc.cluster.local", true, patterns("other", "vault.shop.svc"), "", nil, "vault", ""},
 		"unbound wildcard":       {"shop", "vault.shop.svc.cluster.local", true, nil, "*.shop", nil, "vault", ""},
 		"unbound name":           {"shop", "vault.shop.svc.cluster.local", true, nil, "vault", nil, "vault.shop.svc vault.shop", "vault.shop vault.shop.svc"},
 		"everything":             {"shop", "vault.shop.svc.cluster.local", true, nil, "*", nil, all, "vault.shop vault.shop.svc"},
 		"granted":                {"shop", "vault.shop.svc.cluster.local", true, nil, "", []Grant{{Name: "vault.shop", Namespace: "other"}}, "vault", ""},
 	} {
-		for _, exports := range []Exports{nil, {c.namespace}} {
+		for i, exports := range []Exports{nil, {c.namespace}, nil} {
 			svc := testService(c.namespace, "vault", "")
 			svc.Hostname, svc.ExportTo = Hostname(c.host), exports
 			in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{nil, {Namespaces: []string{c.namespace}}, c.other}, Grants: NewGrants(c.grants), Fragments: []*Fragment{{}, {Services: []*Service{svc}}, {}}}
@@ -44,11 +45,13 @@ func TestShortNamesOfTenants(t *testing.T) {
 			if c.unbound != "" {
 				other := testService("platform", "other", "")
 				other.Hostname = Hostname(c.unbound)
+				if i == 2 {
+					other.ExportTo = Exports{"platform"} // for nobody else, and all the same not the tenant's
+				}
 				in.Fragments = []*Fragment{{Services: []*Service{other}}, in.Fragments[1], in.Fragments[2]}
 			}
 			s := Merge(in)
-			i := slices.IndexFunc(s.Services, func(x *Service) bool { return x.Name == "vault" })
-			got := s.Services[i]
+			got := s.Services[slices.IndexFunc(s.Services, func(x *Service) bool { return x.Name == "vault" })]
 			if here, there := strings.Join(got.ShortNames("shop.svc.cluster.local"), " "), strings.Join(got.ShortNames("web.svc.cluster.local"), " "); here != c.want || there != c.elsewhere {
 				t.Errorf("%s, for %v: %q in shop, %q elsewhere; want %q and %q", name, exports, here, there, c.want, c.elsewhere)
 			}
