@@ -134,3 +134,13 @@ func TestUpgradeKeepsVirtualAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestGrantsAreNamesInAnyCase: people edit them.
+func TestGrantsAreNamesInAnyCase(t *testing.T) {
+	t.Parallel()
+	got := NewGrants([]Grant{{Name: "Orders.Example.", Namespace: "shop"}, {Name: "FD00::1", Namespace: "shop"}}).All()
+	want := []Grant{{Name: "fd00::1", Namespace: "shop"}, {Name: "orders.example", Namespace: "shop"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

@@ -40,7 +40,7 @@ func NewGrants(list []Grant) *Grants {
 			g.ports[p] = append(g.ports[p], x.Namespace)
 			continue
 		}
-		if x.Name = x.Name.canonical(); isAddress(x.Name) {
+		if x.Name = Hostname(strings.ToLower(string(x.Name))).canonical(); isAddress(x.Name) { // people edit them
 			p, _ := prefixOf(x.Name)
 			x.Name = nameOf(p)
 		}

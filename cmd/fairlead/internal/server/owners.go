@@ -84,7 +84,15 @@ func (g hostGrants) Load() (grants []mesh.Grant, made bool, err error) {
 			return nil, false, fmt.Errorf("reading %q: grant %d has no name, or no namespace: correct it, and restart the server", path, i+1)
 		}
 	}
+	if _, err := os.Stat(filepath.Join(g.dir, hostGrantsMade)); errors.Is(err, fs.ErrNotExist) {
+		_ = g.mark() // the server ended before it could; the next start tries again
+	}
 	return file.Grants, true, nil
+}
+
+// mark notes that the file was made.
+func (g hostGrants) mark() error {
+	return durable.WriteFile(durable.OS{}, filepath.Join(g.dir, hostGrantsMade), nil, 0o600)
 }
 
 // Recorded implements [registry.GrantStore].
@@ -123,7 +131,7 @@ func (g hostGrants) Save(grants []mesh.Grant) error {
 	if err := durable.WriteFile(durable.OS{}, filepath.Join(g.dir, hostGrantsName), append(data, '\n'), 0o600); err != nil {
 		return err
 	}
-	return durable.WriteFile(durable.OS{}, filepath.Join(g.dir, hostGrantsMade), nil, 0o600)
+	return g.mark()
 }
 
 // Owners is what a state directory says of the owners of hosts.

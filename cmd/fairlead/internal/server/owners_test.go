@@ -100,6 +100,28 @@ func TestRecordOfOwnersBecomesGrants(t *testing.T) {
 	r.stop()
 }
 
+// TestGrantsThatAPersonRemovedAreNotMadeAgain, also if the server that wrote them ended before it had noted so.
+func TestGrantsThatAPersonRemovedAreNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	g := hostGrants{dir: t.TempDir()}
+	recordOwners(t, g.dir, map[mesh.Hostname]string{"orders.example": "shop"})
+	if err := g.Save([]mesh.Grant{{Name: "orders.example", Namespace: "shop"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(g.dir, hostGrantsMade)); err != nil {
+		t.Fatal(err)
+	}
+	if list, made, err := g.Load(); len(list) != 1 || !made || err != nil {
+		t.Fatalf("%v, made %t: %v", list, made, err)
+	}
+	if err := os.Remove(filepath.Join(g.dir, hostGrantsName)); err != nil {
+		t.Fatal(err)
+	}
+	if list, made, err := g.Load(); len(list) != 0 || !made || err != nil {
+		t.Errorf("%v, made %t: %v", list, made, err)
+	}
+}
+
 // TestGrantsAreConditions: what a namespace has from before patterns is listed by namespace, with the exact flags that give
 // it to the sources that name it. Nothing of a manifest that cannot be a pattern, and no name that another namespace
 // overlaps with, is a part of what people copy; and that is never cut.
