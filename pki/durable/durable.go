@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,6 +74,13 @@ func (OS) SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// writing counts the writes of this process that have begun and not ended.
+var writing atomic.Int64
+
+// Writing reports whether this process is writing a file. Who ends the process asks, so that a
+// slow disk gets what is on its way there.
+func Writing() bool { return writing.Load() > 0 }
+
 // WriteFile puts data at path in one step: after it returned nil the bytes are
 // on the disk under that name. If it did not, the file is the old one or, where
 // only the directory could not be synced, perhaps the new one; never a mixture.
@@ -82,6 +90,8 @@ func WriteFile(fsys FS, path string, data []byte, mode fs.FileMode) error {
 
 // WriteBuffers is WriteFile for content in pieces, which are not joined first.
 func WriteBuffers(fsys FS, path string, data [][]byte, mode fs.FileMode) error {
+	writing.Add(1)
+	defer writing.Add(-1)
 	if err := writeBuffers(fsys, path, data, mode); err != nil {
 		return notSavedError{err}
 	}

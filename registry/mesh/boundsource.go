@@ -232,7 +232,7 @@ func (o *owners) holdings(source int) []Holding {
 		for h, list := range o.claims[i].services.named.all {
 			for _, svc := range list {
 				if b.has(svc.Namespace) {
-					by := svc.Key.String() + ", of a source without a namespace"
+					by := svc.String() + ", of a source without a namespace"
 					if svc.Catalog {
 						by = "the Consul catalog, in the namespace " + svc.Namespace
 					}

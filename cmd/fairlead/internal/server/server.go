@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki"
+	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue"
 	"github.com/fairlead/fairlead/pki/issue/serials"
@@ -289,8 +290,14 @@ func (s *Server) Run(ctx context.Context) error {
 
 // stopWithin is how long the end of the process waits for its parts. They end at once, but for one
 // that is computing, such as a view or the objects of a large file: nobody needs what it makes, and
-// a supervisor that waits would kill the process later. Everything on disk is written atomically.
-const stopWithin = 1500 * time.Millisecond
+// a supervisor that waits would kill the process later. A write that has begun is another thing: it
+// is what the next start has, such as the addresses of services, so a slow disk gets savedWithin, and
+// the process ends when nothing has been written for savedAfter.
+const (
+	stopWithin  = 1500 * time.Millisecond
+	savedWithin = 20 * time.Second
+	savedAfter  = 100 * time.Millisecond
+)
 
 // wait waits for the parts of the process, whose context is ctx.
 func (s *Server) wait(process, ctx context.Context, g *errgroup.Group) error {
@@ -305,12 +312,38 @@ func (s *Server) wait(process, ctx context.Context, g *errgroup.Group) error {
 	case err := <-ended:
 		return err
 	case <-time.After(stopWithin):
+		if awaitWrites(ended) {
+			return <-ended
+		}
 		s.cfg.Logger.WarnContext(ctx, "a part of the process is still computing: the process ends without it", "lasted", stopWithin.String())
 		if process.Err() == nil {
 			return context.Cause(ctx) // of the part that failed
 		}
 		return nil
 	}
+}
+
+// awaitWrites waits until nothing is written any more, and reports whether all parts have ended
+// meanwhile: their result is in ended again.
+func awaitWrites(ended chan error) bool {
+	tick := time.NewTicker(savedAfter / 5)
+	defer tick.Stop()
+	last := time.Now()
+	if !durable.Writing() {
+		return false
+	}
+	for began := last; time.Since(last) < savedAfter && time.Since(began) < savedWithin; {
+		select {
+		case err := <-ended:
+			ended <- err
+			return true
+		case <-tick.C:
+			if durable.Writing() {
+				last = time.Now()
+			}
+		}
+	}
+	return false
 }
 
 // serveGRPC lets nobody in before there is a whole mesh to serve: a restarting
