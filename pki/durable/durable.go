@@ -75,7 +75,7 @@ func (OS) SyncDir(dir string) error {
 }
 
 // writing counts the writes of this process that have begun and not ended.
-var writing atomic.Int64
+var writing atomic.Int64 //nolint:gochecknoglobals // it is about the process, which its server ends
 
 // Writing reports whether this process is writing a file. Who ends the process asks, so that a
 // slow disk gets what is on its way there.

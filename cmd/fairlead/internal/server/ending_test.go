@@ -20,7 +20,7 @@ type slowDisk struct {
 }
 
 func (d slowDisk) SyncDir(dir string) error {
-	time.Sleep(d.takes)
+	<-time.After(d.takes)
 	return d.OS.SyncDir(dir)
 }
 
