@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,8 +24,7 @@ type deputies struct {
 	defaults  [2][]string // exports of services and of VirtualServices without exportTo
 	made      []map[deputy][]*VirtualService
 	conflicts []Conflict
-	// delegates are the VirtualServices that routes may include.
-	delegates map[Key]*VirtualService
+	including
 }
 
 // deputy is what is made of a VirtualService: refused are the destinations, by their paths.
@@ -41,12 +39,16 @@ func (d *deputies) next(fragments []*Fragment, bindings []*Binding, defaults [2]
 		in:       lists(fragments, func(f *Fragment) []*VirtualService { return f.VirtualServices }),
 		services: lists(fragments, func(f *Fragment) []*Service { return f.Services }), defaults: defaults,
 	}
-	next.delegates = next.findDelegates(bindings)
-	asked := next.destinations(bindings)
-	if slices.Equal(d.defaults[0], defaults[0]) && slices.Equal(d.defaults[1], defaults[1]) && sameLists(d.in, next.in) && (len(asked) == 0 || sameLists(d.services, next.services)) {
+	same := slices.Equal(d.defaults[0], defaults[0]) && slices.Equal(d.defaults[1], defaults[1]) && sameLists(d.in, next.in)
+	if same && sameLists(d.services, next.services) {
 		return *d
 	}
-	found := servicesOn(asked, next.services, bindings)
+	next.including = findIncluding(next.in, bindings)
+	asked := next.destinations(bindings)
+	if same && len(asked) == 0 {
+		return *d
+	}
+	found := servicesOn(asked, next.services, bindings, defaults[0])
 	next.out, next.made = slices.Clone(next.in), make([]map[deputy][]*VirtualService, len(next.in))
 	for i, b := range bindings {
 		if b != nil && len(asked) > 0 {
@@ -66,7 +68,7 @@ func (d *deputies) destinations(bindings []*Binding) map[Hostname]bool {
 			continue
 		}
 		for _, vs := range d.in[i] {
-			if len(othersGateways(vs)) == 0 {
+			if !isDelegate(vs) && len(othersGateways(vs)) == 0 || isDelegate(vs) && len(d.roots[vs.Key]) == 0 {
 				continue
 			}
 			for _, to := range destinationsOf(vs.Spec) {
@@ -83,43 +85,6 @@ func (d *deputies) destinations(bindings []*Binding) map[Hostname]bool {
 		}
 	}
 	return out
-}
-
-// findDelegates are the VirtualServices that may be included, if a bound source includes any.
-func (d *deputies) findDelegates(bindings []*Binding) map[Key]*VirtualService {
-	including := false
-	for i, b := range bindings {
-		including = including || b != nil && slices.ContainsFunc(d.in[i], func(vs *VirtualService) bool {
-			return len(othersGateways(vs)) > 0 && slices.ContainsFunc(vs.Spec.GetHttp(), func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil })
-		})
-	}
-	out := map[Key]*VirtualService{}
-	if !including {
-		return out
-	}
-	for _, bound := range []bool{false, true} { // in order of precedence
-		for i, list := range d.in {
-			for _, vs := range list {
-				if _, known := out[vs.Key]; !known && (bindings[i] != nil) == bound && len(vs.Spec.GetHosts()) == 0 {
-					out[vs.Key] = vs
-				}
-			}
-		}
-	}
-	return out
-}
-
-// delegate is what a route includes, if it may; or nil.
-func (d *deputies) delegate(vs *VirtualService, r *networking.HTTPRoute) *VirtualService {
-	to := r.GetDelegate()
-	if to == nil {
-		return nil
-	}
-	key := Key{vs.Kind, cmp.Or(to.GetNamespace(), vs.Namespace), to.GetName()}
-	if x := d.delegates[key]; x != nil && exportedTo(x.ExportTo, d.defaults[1], x.Namespace, vs.Namespace) {
-		return x
-	}
-	return nil
 }
 
 // othersGateways are the Gateways of other namespaces that a VirtualService names.
@@ -181,100 +146,6 @@ func httpDestinations(r *networking.HTTPRoute) func(func(string, *networking.Des
 	}
 }
 
-// boundService is a service, and the source that has it; nil if that is bound to no namespace.
-type boundService struct {
-	*Service
-	source *Binding
-}
-
-// servicesOn are the services with some hosts.
-func servicesOn(hosts map[Hostname]bool, services [][]*Service, bindings []*Binding) map[Hostname][]boundService {
-	out := map[Hostname][]boundService{}
-	if len(hosts) == 0 {
-		return out
-	}
-	for i, list := range services {
-		for _, svc := range list {
-			if h := svc.Hostname.canonical(); hosts[h] {
-				out[h] = append(out[h], boundService{svc, bindings[i]})
-			}
-		}
-	}
-	return out
-}
-
-// thirds finds services of third tenants for the routes of one source. Each question is asked many times.
-type thirds struct {
-	b        *Binding
-	found    map[Hostname][]boundService
-	defaults []string
-	known    map[thirdQuestion]*Service
-	included map[thirdQuestion]*Service // what delegates lead to
-}
-
-// thirdQuestion is a destination, or a delegate, of a route of a namespace at gateways of another one.
-type thirdQuestion struct {
-	host               Hostname
-	delegate           *VirtualService
-	namespace, gateway string
-}
-
-// at is the tenant's service that a route leads to although nobody has said that it may: of no
-// unbound source, of no catalog, of another namespace, and no written exportTo names the namespace of the
-// route; nil if there is none. A service that the gateways do not see makes no difference: a tenant can declare
-// any host for its own namespace.
-func (t *thirds) at(host, namespace string, gateways []string) *Service {
-	for _, gateway := range gateways {
-		q := thirdQuestion{host: Hostname(host).canonical(), namespace: namespace, gateway: gateway}
-		svc, known := t.known[q]
-		if !known {
-			svc = t.find(q)
-			t.known[q] = svc
-		}
-		if svc != nil {
-			return svc
-		}
-	}
-	return nil
-}
-
-func (t *thirds) find(q thirdQuestion) *Service {
-	var out *Service
-	for _, svc := range t.found[q.host] {
-		switch {
-		case !exportedTo(svc.ExportTo, t.defaults, svc.Namespace, q.gateway):
-		case svc.source == nil || t.b.has(svc.Namespace) || slices.Contains(svc.ExportTo, q.namespace):
-			return nil
-		case out == nil || svc.Compare(out.Key) < 0:
-			out = svc.Service
-		}
-	}
-	return out
-}
-
-// within is the first such service that a delegate leads to.
-func (t *thirds) within(delegate *VirtualService, namespace string, gateways []string) *Service {
-	if delegate == nil {
-		return nil
-	}
-	for _, gateway := range gateways {
-		q := thirdQuestion{delegate: delegate, namespace: namespace, gateway: gateway}
-		svc, known := t.included[q]
-		if !known {
-			for _, to := range destinationsOf(delegate.Spec) {
-				if svc = t.at(to.GetHost(), namespace, []string{gateway}); svc != nil {
-					break
-				}
-			}
-			t.included[q] = svc
-		}
-		if svc != nil {
-			return svc
-		}
-	}
-	return nil
-}
-
 // namespacesOfGateways are the namespaces of Gateways by their names.
 func namespacesOfGateways(gateways []string) []string {
 	var out []string
@@ -286,41 +157,43 @@ func namespacesOfGateways(gateways []string) []string {
 	return slices.Compact(out)
 }
 
+// judgement is what is found for a VirtualService: the refused paths, and, if others include it, its refused routes.
+type judgement struct {
+	refused  map[string]bool
+	fields   []string
+	included *RefusedRoutes
+}
+
 // decide decides for the VirtualServices of one source.
-func (d *deputies) decide(i int, b *Binding, found map[Hostname][]boundService, before *deputies) {
+func (d *deputies) decide(i int, b *Binding, found map[Hostname]*hostServices, before *deputies) {
 	d.made[i] = map[deputy][]*VirtualService{}
-	third := &thirds{b: b, found: found, defaults: d.defaults[0], known: map[thirdQuestion]*Service{}, included: map[thirdQuestion]*Service{}}
+	third := &thirds{
+		b: b, found: found, defaults: d.defaults[0], known: map[thirdQuestion]*Service{}, included: map[thirdQuestion]*Service{},
+		named: map[*VirtualService][]string{},
+	}
 	var out []*VirtualService
 	changed := false
 	for _, vs := range d.in[i] {
-		refused := map[string]bool{}
-		var fields []string
-		if gateways := namespacesOfGateways(othersGateways(vs)); len(gateways) > 0 && !onlyOwn(vs.ExportTo, d.defaults[1], vs.Namespace) {
-			note := func(at string, svc *Service) {
-				if svc != nil {
-					refused[at], fields = true, append(fields, at)
-					d.conflicts = append(d.conflicts, deputyConflict(vs, at, svc, b.RoutesOnly))
-				}
-			}
-			for at, to := range destinationsOf(vs.Spec) {
-				note(at, third.at(to.GetHost(), vs.Namespace, gateways))
-			}
-			for i, r := range vs.Spec.GetHttp() {
-				note(delegatePath(i), third.within(d.delegate(vs, r), vs.Namespace, gateways))
-			}
-		}
-		if len(refused) == 0 || !b.RoutesOnly {
+		j := d.judge(vs, i, third)
+		if len(j.refused) == 0 || !b.RoutesOnly {
 			out = append(out, vs)
 			continue
 		}
 		changed = true
-		key := deputy{vs, strings.Join(fields, " ")}
+		key := deputy{vs, strings.Join(j.fields, " ")}
+		if j.included != nil {
+			key.refused += j.included.sign
+		}
 		var made []*VirtualService
 		if len(before.made) > i {
 			made = before.made[i][key]
 		}
-		if made == nil {
-			made = splitDeputy(vs, refused, key.refused)
+		switch {
+		case made != nil:
+		case j.included != nil:
+			made = []*VirtualService{refuseIncluded(vs, j.included, key.refused)}
+		default:
+			made = splitDeputy(vs, j.refused, key.refused)
 		}
 		d.made[i][key] = made
 		out = append(out, made...)
@@ -331,6 +204,45 @@ func (d *deputies) decide(i int, b *Binding, found map[Hostname][]boundService, 
 	if len(before.out) > i && slices.Equal(before.out[i], d.out[i]) {
 		d.out[i] = before.out[i]
 	}
+}
+
+// judge finds and reports what a VirtualService of a source may not route to at gateways of other namespaces.
+func (d *deputies) judge(vs *VirtualService, i int, third *thirds) judgement {
+	out := judgement{refused: map[string]bool{}}
+	note := func(at string, svc *Service) {
+		if svc != nil {
+			out.refused[at], out.fields = true, append(out.fields, at)
+			d.conflicts = append(d.conflicts, deputyConflict(vs, at, svc, third.b.RoutesOnly))
+		}
+	}
+	if isDelegate(vs) {
+		out.included = d.judgeIncluded(vs, i, third, note)
+		return out
+	}
+	gateways := namespacesOfGateways(othersGateways(vs))
+	if len(gateways) == 0 || onlyOwn(vs.ExportTo, d.defaults[1], vs.Namespace) {
+		return out
+	}
+	hosts := map[string]*Service{}
+	for at, to := range destinationsOf(vs.Spec) {
+		svc, known := hosts[to.GetHost()]
+		if !known {
+			svc = third.at(to.GetHost(), vs.Namespace, gateways)
+			hosts[to.GetHost()] = svc
+		}
+		note(at, svc)
+	}
+	delegates := map[*VirtualService]*Service{}
+	for i, r := range vs.Spec.GetHttp() {
+		x := d.delegate(vs, r)
+		svc, known := delegates[x]
+		if !known {
+			svc = third.within(x, vs.Namespace, gateways)
+			delegates[x] = svc
+		}
+		note(delegatePath(i), svc)
+	}
+	return out
 }
 
 func deputyConflict(vs *VirtualService, at string, svc *Service, refused bool) Conflict {
@@ -366,7 +278,7 @@ func splitDeputy(vs *VirtualService, refused map[string]bool, sign string) []*Vi
 			no = no || refused[fmt.Sprintf("spec.http[%d].%s", i, at)]
 		}
 		if no {
-			there.Spec.Http[i] = &networking.HTTPRoute{Name: r.GetName(), Match: r.GetMatch(), DirectResponse: &networking.HTTPDirectResponse{Status: 503}}
+			there.Spec.Http[i] = Refusal(r)
 		}
 	}
 	for at, to := range destinationsOf(there.Spec) {

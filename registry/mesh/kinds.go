@@ -37,11 +37,15 @@ var kinds = []kind{
 		notInbound: true,
 	},
 	kindOf[*VirtualService]{
-		fragment:   func(f *Fragment) *[]*VirtualService { return &f.VirtualServices },
-		order:      compareKeys[*VirtualService],
-		snapshot:   func(s *Snapshot) *[]*VirtualService { return &s.VirtualServices },
-		rank:       compareAge[*VirtualService],
-		print:      func(p *printer, x *VirtualService) { p.message(x.Spec); p.text(x.ExportTo...) },
+		fragment: func(f *Fragment) *[]*VirtualService { return &f.VirtualServices },
+		order:    compareKeys[*VirtualService],
+		snapshot: func(s *Snapshot) *[]*VirtualService { return &s.VirtualServices },
+		rank:     compareAge[*VirtualService],
+		print: func(p *printer, x *VirtualService) {
+			p.message(x.Spec)
+			p.text(x.ExportTo...)
+			p.text(x.Refused.String())
+		},
 		notInbound: true,
 	},
 	kindOf[*DestinationRule]{

@@ -15,6 +15,9 @@ type VirtualService struct {
 	Meta
 	Spec     *networking.VirtualService
 	ExportTo Exports
+	// Refused are the routes that gateways of other namespaces do not follow. Only snapshots know it, of objects without
+	// hosts whose source is bound to namespaces.
+	Refused *RefusedRoutes
 }
 
 // DestinationRule says how a host is talked to once a route has chosen it. Its

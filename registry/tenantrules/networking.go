@@ -44,7 +44,7 @@ func hostRows() []Row {
 		},
 		{
 			Fields: []string{"Delegate.name", "Delegate.namespace"}, Class: "object", Rule: AsIstio,
-			Why: "A delegate of another namespace is included for the tenant's own hosts.",
+			Why: "A delegate of another namespace is included for the tenant's own hosts. Where others include the tenant's, it is [judged](#routes-at-shared-gateways) as the tenant's route.",
 			Try: virtualService + `{hosts: [app.evil.internal], http: [{delegate: {name: part, namespace: shop}}]}`,
 		},
 		{

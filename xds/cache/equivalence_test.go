@@ -248,6 +248,7 @@ func ungenerated() map[string]string {
 		"AuthorizationPolicy.DryRun": "it is an annotation",
 		"Port.targetPort":            "no valid Gateway has it",
 		"Fragment.ProxyConfigs":      "only agents are told of them",
+		"VirtualService.Refused":     "no document has it: it comes of where the VirtualService is included",
 		"Rule.when":                  condition, "Condition.key": condition, "Condition.values": condition, "Condition.notValues": condition,
 		"AuthorizationPolicy.targetRef": target, "AuthorizationPolicy.targetRefs": target,
 		"PolicyTargetReference.group": target, "PolicyTargetReference.kind": target,

@@ -326,6 +326,7 @@ func plainScenes() map[string]scenario {
 			}
 			fragments[0].Unenforced = []*mesh.Unenforced{u}
 		}},
+		"VirtualService.Refused": refusedDelegate(),
 		"Port.Name": {set: func(fragments []*mesh.Fragment, second bool) {
 			for _, f := range fragments {
 				for i, w := range f.Workloads {

@@ -102,7 +102,7 @@ func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, default
 			n := 0
 			for _, rule := range vs.Spec.GetHttp() {
 				if to := delegateOf(vs, rule, delegates, defaults); to != nil {
-					n = min(n+matches[to]*max(1, len(rule.GetMatch())), mesh.MaxIncluded+1)
+					n = min(n+matches[to]*max(1, len(rule.GetMatch()))+to.Refused.Len()*len(vs.Spec.GetGateways()), mesh.MaxIncluded+1)
 				}
 			}
 			tooMany := n > mesh.MaxIncluded || included[vs.Namespace]+n > mesh.MaxIncludedByNamespace
@@ -113,7 +113,7 @@ func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, default
 				if rule.GetDelegate() == nil {
 					http = append(http, rule)
 				} else if !tooMany {
-					http = append(http, resolveDelegate(rule, delegateOf(vs, rule, delegates, defaults))...)
+					http = append(http, resolveDelegate(vs, rule, delegateOf(vs, rule, delegates, defaults))...)
 				}
 			}
 		}
@@ -144,15 +144,54 @@ func delegateOf(root *mesh.VirtualService, rule *networking.HTTPRoute,
 }
 
 // resolveDelegate is the routes of a delegate in the place of the route that includes them; none for no delegate.
-func resolveDelegate(rule *networking.HTTPRoute, to *mesh.VirtualService) []*networking.HTTPRoute {
+// Before a route that some gateways do not follow is one that answers 503 there.
+func resolveDelegate(root *mesh.VirtualService, rule *networking.HTTPRoute, to *mesh.VirtualService) []*networking.HTTPRoute {
 	if to == nil {
 		return nil
 	}
 	var out []*networking.HTTPRoute
-	for _, sub := range to.Spec.GetHttp() {
-		if merged := mergeRule(rule, sub); merged != nil {
-			out = append(out, merged)
+	for i, sub := range to.Spec.GetHttp() {
+		merged := mergeRule(rule, sub)
+		if merged == nil {
+			continue
 		}
+		var refusing []string
+		for _, g := range root.Spec.GetGateways() {
+			if ns, _, named := strings.Cut(g, "/"); named && ns != to.Namespace && to.Refused.At(i, ns) {
+				refusing = append(refusing, g)
+			}
+		}
+		if refusal := refusalAt(refusing, merged); refusal != nil {
+			out = append(out, refusal)
+		}
+		out = append(out, merged)
+	}
+	return out
+}
+
+// refusalAt is what gateways do that may not follow a route; nil if there are none for which the route counts.
+func refusalAt(gateways []string, r *networking.HTTPRoute) *networking.HTTPRoute {
+	if len(gateways) == 0 {
+		return nil
+	}
+	out := mesh.Refusal(r)
+	out.Match = nil
+	for _, m := range r.GetMatch() {
+		at := gateways
+		if own := m.GetGateways(); len(own) > 0 {
+			at = slices.DeleteFunc(slices.Clone(own), func(g string) bool { return !slices.Contains(gateways, g) })
+		}
+		if len(at) > 0 {
+			m, _ = proto.Clone(m).(*networking.HTTPMatchRequest)
+			m.Gateways = at
+			out.Match = append(out.Match, m)
+		}
+	}
+	switch {
+	case len(r.GetMatch()) == 0:
+		out.Match = []*networking.HTTPMatchRequest{{Gateways: gateways}}
+	case len(out.Match) == 0:
+		return nil
 	}
 	return out
 }
