@@ -63,11 +63,15 @@ func TestDeniedSaysWhoMay(t *testing.T) {
 		if c.Flag("state-dir") != nil {
 			kept++
 			states := []string{closed, filepath.Join(closed, "new"), filepath.Join(open, "new")}
-			if c.CommandPath() == "fairlead agent check" {
+			more := []string{"--run-dir", filepath.Join(as.home, "run")}
+			switch c.CommandPath() {
+			case "fairlead agent check":
 				states = states[:2] // it makes none
+			case "fairlead analyze":
+				states, more = states[:2], []string{as.home}
 			}
 			for _, state := range states {
-				as.wantRefused(t, append(slices.Clone(path), "--state-dir", state, "--run-dir", filepath.Join(as.home, "run")), []string{`" belongs to user root and group root, mode 07`, "run the command as root (sudo)"})
+				as.wantRefused(t, append(append(slices.Clone(path), "--state-dir", state), more...), []string{`" belongs to user root and group root, mode 07`, "run the command as root (sudo)"})
 			}
 		}
 	}
