@@ -339,7 +339,7 @@ func TestDiagnostics(t *testing.T) {
 	r.synced(t, "orders.shop")
 	for _, c := range r.server.connections() {
 		o := *c.current.Load()
-		o.View = &view.View{Warnings: []view.Warning{{Key: warned, Origin: &mesh.Origin{Path: "x.yaml", Line: 3, Column: 7}, Message: "left out"}}}
+		o.View = &view.View{Stack: &view.Stack{}, Warnings: []view.Warning{{Key: warned, Origin: &mesh.Origin{Path: "x.yaml", Line: 3, Column: 7}, Message: "left out"}}}
 		resources := *o.Resources
 		resources.Diagnostics = []envoy.Diagnostic{{Key: built, Origin: &mesh.Origin{Path: "y.yaml", Line: 4, Column: 8}, Message: "not built"}}
 		o.Resources = &resources
