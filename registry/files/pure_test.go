@@ -89,6 +89,38 @@ func TestObserve(t *testing.T) {
 	}
 }
 
+// TestModeIsNoWrite: the events of a name come in one batch or in several.
+func TestModeIsNoWrite(t *testing.T) {
+	t.Parallel()
+	name := hop{"/a", "b.yaml"}
+	create, write, chmod := func(b *inbox) { b.put(name, appeared, false) }, func(b *inbox) { b.put(name, touched, false) }, func(b *inbox) { b.put(name, touched, true) }
+	take := func(b *inbox) { b.take() }
+	for i, c := range []struct {
+		events  []func(*inbox)
+		how     arrival
+		written bool
+	}{
+		{[]func(*inbox){create}, appeared, false},
+		{[]func(*inbox){create, chmod}, appeared, false},
+		{[]func(*inbox){create, take, chmod}, changedMode, false},
+		{[]func(*inbox){create, take, chmod, write}, touched, true},
+		{[]func(*inbox){create, take, write, chmod}, touched, true},
+		{[]func(*inbox){create, write, chmod}, touched, true},
+		{[]func(*inbox){write, create}, appeared, false},
+	} {
+		b := newInbox()
+		for _, event := range c.events {
+			event(b)
+		}
+		if written := b.has(name); written != c.written {
+			t.Errorf("case %d: written: %v", i, written)
+		}
+		if how := b.take().names[name]; how != c.how {
+			t.Errorf("case %d: %v", i, how)
+		}
+	}
+}
+
 func TestRacy(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

@@ -32,6 +32,8 @@ type arrival uint8
 const (
 	// touched: it was written, removed or changed in another way.
 	touched arrival = iota
+	// changedMode: nothing but its mode, owner or times changed. That is no write.
+	changedMode
 	// appeared: it got this name by rename, link or creation, and was not written since.
 	appeared
 )
@@ -82,8 +84,10 @@ func (b *inbox) put(h hop, how arrival, mode bool) {
 		if next.names == nil {
 			next.names = map[hop]arrival{}
 		}
-		if _, known := next.names[h]; !known || !mode {
+		if _, known := next.names[h]; !mode {
 			next.names[h] = how
+		} else if !known {
+			next.names[h] = changedMode
 		}
 		if len(next.names) > maxBatch {
 			*next = batch{lost: true}
@@ -107,7 +111,7 @@ func (b *inbox) change(f func(next *batch)) {
 	}
 }
 
-// has reports whether there is a pending event of the name other than its appearance.
+// has reports whether there is a pending event of the name that may be a write.
 func (b *inbox) has(h hop) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
