@@ -190,18 +190,19 @@ func TestResolve(t *testing.T) {
 func TestInbox(t *testing.T) {
 	t.Parallel()
 	b := newInbox()
-	x, y, z := hop{"/a", "x"}, hop{"/a", "y"}, hop{"/a", "z"}
+	x, y, z, mode := hop{"/a", "x"}, hop{"/a", "y"}, hop{"/a", "z"}, hop{"/a", "mode"}
 	b.put(x, appeared, false)
 	b.put(y, appeared, false)
 	b.put(y, touched, true) // a change of its mode
-	b.put(z, touched, true)
-	if b.has(y) || !b.has(z) {
+	b.put(z, touched, false)
+	b.put(mode, touched, true)
+	if b.has(y) || b.has(mode) || !b.has(z) {
 		t.Error("a change of mode counts as a write, or the other way round")
 	}
 	b.put(x, touched, false)
 	b.directoryMoved()
 	got := b.take()
-	if got.lost || !got.moved || got.names[x] != touched || got.names[y] != appeared || len(got.names) != 3 {
+	if got.lost || !got.moved || got.names[x] != touched || got.names[y] != appeared || len(got.names) != 4 {
 		t.Errorf("got %+v", got)
 	}
 	if b.has(z) {
