@@ -236,7 +236,7 @@ func readWhole(t *testing.T, dir string) time.Duration {
 // whatever else the machine does, and the collector of garbage, only add to it.
 func cost(t *testing.T, one, other string) (once, twice time.Duration) {
 	t.Helper()
-	const least, most, bound = 3, 8, 2.5
+	const least, most, bound = 3, 30, 2.5
 	once, twice = readWhole(t, one), readWhole(t, other)
 	for runs := 1; runs < least || runs < most && float64(twice) > bound*float64(once); runs++ {
 		once, twice = min(once, readWhole(t, one)), min(twice, readWhole(t, other))
