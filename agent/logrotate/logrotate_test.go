@@ -103,7 +103,7 @@ func TestNextAgentFinishes(t *testing.T) {
 				write(t, g.log, "", 0o600)
 			}
 			g.send(20)
-			g.run(g.rotator(g.config(math.MaxInt64, 5)))
+			g.run(g.rotator(g.config(neverDue, 5)))
 			envoytest.Eventually(t, deadline, func() error {
 				g.send(1)
 				if got := g.holds(); !slices.Equal(got, []string{g.log}) {
@@ -122,7 +122,7 @@ func TestNextAgentFinishes(t *testing.T) {
 func TestRemovedLogIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	g := startEnvoy(t, envoytest.Default, "")
-	g.run(g.rotator(g.config(math.MaxInt64, 5)))
+	g.run(g.rotator(g.config(neverDue, 5)))
 	envoytest.Eventually(t, deadline, func() error { return onlyNarrow(g.log) }) // it has seen the log
 	if err := os.Remove(g.log); err != nil {
 		t.Fatal(err)

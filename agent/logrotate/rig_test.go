@@ -41,6 +41,10 @@ type rig struct {
 	logged *envoytest.Log // of the rotators
 }
 
+// neverDue is a size, in bytes, that no log of a test has. It is small, because a rotator wants so
+// much of the file system to be free, and a test cannot choose how full the machine is.
+const neverDue = 16 << 20
+
 // padding makes lines long.
 const padding = 400
 
