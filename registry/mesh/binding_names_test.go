@@ -211,7 +211,7 @@ func (l *life) checkAlias(t *testing.T, s *Snapshot, vs *VirtualService, h Hostn
 }
 
 // checkShortNames holds the short forms of NAME.NAMESPACE.svc.DOMAIN to the definition: a bound source's service has them if
-// the namespace is its own and NAME has no dot, and if nobody else has one. An unbound source's has all.
+// the namespace is its own, and NAME is no wildcard and has no dot, and if nobody else has one. An unbound source's has all.
 func (l *life) checkShortNames(t *testing.T, s *Snapshot) {
 	t.Helper()
 	for _, svc := range s.Services {
@@ -219,11 +219,11 @@ func (l *life) checkShortNames(t *testing.T, s *Snapshot) {
 		head, domain, is := strings.Cut(string(svc.Hostname.canonical()), ".svc.")
 		name, namespace, dotted := strings.Cut(head, ".")
 		var want LostNames
-		if b := l.bindings[i]; b != nil && is && dotted && domain != "" && !svc.Hostname.IsWildcard() {
-			if namespace != svc.Namespace || l.nameOfOthers(s, i, Hostname(name)) {
+		if b := l.bindings[i]; b != nil && is && dotted && domain != "" {
+			if namespace != svc.Namespace || svc.Hostname.IsWildcard() || l.nameOfOthers(s, i, Hostname(name)) {
 				want |= LostName
 			}
-			if namespace != svc.Namespace || l.nameOfOthers(s, i, Hostname(head)) || l.nameOfOthers(s, i, Hostname(head+".svc")) {
+			if namespace != svc.Namespace || svc.Hostname.IsWildcard() || l.nameOfOthers(s, i, Hostname(head)) || l.nameOfOthers(s, i, Hostname(head+".svc")) {
 				want |= LostNamespaceName
 			}
 		}

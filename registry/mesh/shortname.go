@@ -70,6 +70,12 @@ func shortForms(h Hostname) (name, namespace Hostname, ok bool) {
 	return Hostname(first), Hostname(head), true
 }
 
+// namespaceLabel reports whether a host has labels before .svc.DOMAIN of which the last may be a namespace.
+func namespaceLabel(h Hostname) bool {
+	head, domain, is := strings.Cut(string(h.canonical()), ".svc.")
+	return is && domain != "" && strings.Contains(head, ".")
+}
+
 // ownShortForms are those that a service of a bound source may have: NAME has no dot, and the namespace is its own.
 func ownShortForms(svc *Service) []Hostname {
 	name, namespace, ok := shortForms(svc.Hostname)
@@ -80,9 +86,13 @@ func ownShortForms(svc *Service) []Hostname {
 }
 
 // lostNames are the short forms that a bound source's service has not: those that an owner by a pattern or a title,
-// or a service of an unbound source, has.
+// or a service of an unbound source, has. A wildcard has none: *.NAMESPACE would have all names below, also those of
+// others.
 func (o *owners) lostNames(source int, svc *Service) LostNames {
 	if _, _, ok := shortForms(svc.Hostname); !ok {
+		if svc.Hostname.IsWildcard() && namespaceLabel(svc.Hostname) {
+			return LostName | LostNamespaceName
+		}
 		return 0
 	}
 	forms := ownShortForms(svc)

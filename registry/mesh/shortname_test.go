@@ -31,6 +31,10 @@ func TestShortNamesOfTenants(t *testing.T) {
 		"pattern of a full form": {"shop", "vault.shop.svc.cluster.local", true, patterns("other", "vault.shop.svc"), "", nil, "vault", ""},
 		"unbound wildcard":       {"shop", "vault.shop.svc.cluster.local", true, nil, "*.shop", nil, "vault", ""},
 		"unbound name":           {"shop", "vault.shop.svc.cluster.local", true, nil, "vault", nil, "vault.shop.svc vault.shop", "vault.shop vault.shop.svc"},
+		"wildcard":               {"shop", "*.shop.svc.cluster.local", true, nil, "", nil, "", ""},
+		"part of a label":        {"shop", "*t.shop.svc.cluster.local", true, nil, "", nil, "", ""},
+		"wildcard, unbound":      {"shop", "*.shop.svc.cluster.local", false, nil, "", nil, "* *.shop.svc *.shop", "*.shop *.shop.svc"},
+		"all of a domain":        {"shop", "*.svc.cluster.local", true, nil, "", nil, "", ""},
 		"everything":             {"shop", "vault.shop.svc.cluster.local", true, nil, "*", nil, all, "vault.shop vault.shop.svc"},
 		"granted":                {"shop", "vault.shop.svc.cluster.local", true, nil, "", []Grant{{Name: "vault.shop", Namespace: "other"}}, "vault", ""},
 	} {
