@@ -95,28 +95,42 @@ func (n *namesState) layerFor(sc *sidecarScope) *Layer {
 			parts = append(parts, names[i])
 		}
 	}
-	parts = append(parts, n.lostNames(sc, inputs)...)
+	parts = append(parts, n.shortNames(sc, inputs)...)
 	n.inputs, n.names = inputs, names
 	n.layer = sc.layer(NamesLayer, parts)
 	return n.layer
 }
 
-// lostNames are the short forms that tenants' services do not have and that a wildcard covers, each as a name with the
-// addresses of the wildcard's service. Agents of earlier releases look for short forms before they look for wildcards,
-// and know nothing of lost ones: they find these names first. For other agents they change nothing.
-func (n *namesState) lostNames(sc *sidecarScope, inputs []nameInput) (out []Part) {
+// shortNames are names of their own for short forms of tenants' services that have not all of them: agents complete no
+// short form to the host of such a service, see [Name.Whole].
+func (n *namesState) shortNames(sc *sidecarScope, inputs []nameInput) (out []Part) {
 	done := map[mesh.Hostname]bool{}
+	add := func(h mesh.Hostname, in nameInput) {
+		if name := in.buildAs(h, sc.internPool); name != nil && !done[h] {
+			done[h] = true
+			out = append(out, name)
+		}
+	}
+	for _, in := range inputs {
+		if !in.whole || in.svc.Hostname.IsWildcard() { // agents complete no wildcards
+			continue
+		}
+		for _, kept := range in.svc.ShortNames(n.key.domain) {
+			if h := mesh.Hostname(kept); sc.find(h) == nil {
+				add(h, in)
+			}
+		}
+	}
+	// A lost one that a wildcard covers has the addresses of the wildcard's service. Agents of earlier releases look for
+	// short forms before they look for wildcards, and know nothing of lost ones: they find these names first.
 	for _, in := range inputs {
 		if !in.whole {
 			continue
 		}
 		for _, lost := range in.svc.LostShortNames(n.key.domain) {
 			h := mesh.Hostname(lost)
-			if i := n.narrowestWildcard(sc, h); i >= 0 && !done[h] {
-				done[h] = true
-				if name := inputs[i].buildAs(h, sc.internPool); name != nil {
-					out = append(out, name)
-				}
+			if i := n.narrowestWildcard(sc, h); i >= 0 && !h.IsWildcard() {
+				add(h, inputs[i])
 			}
 		}
 	}

@@ -21,6 +21,7 @@ func TestTenantsShortNames(t *testing.T) {
 		{"x.corp.svc.cluster.local", "*.corp", "x.corp"},
 		{"vault.shop.svc.cluster.local", "secrets.example", "vault.shop"},
 		{"own.mallory.svc.cluster.local", "*.mallory", "own.mallory"},
+		{"*.mallory.svc.cluster.local", "secrets.example", "*.mallory"},
 		{"own.mallory.svc.cluster.local", "secrets.example", ""},
 	} {
 		w := newMeshFixture(t)
@@ -50,7 +51,8 @@ func TestTenantsShortNames(t *testing.T) {
 
 // TestLostShortNamesAreAnsweredByTheirOwner: agents of earlier releases look for short forms before they look for
 // wildcards. So a lost short form that somebody's wildcard covers is a name of its own, with the addresses of the
-// narrowest wildcard, until somebody declares it; and names that are not lost are as before.
+// narrowest wildcard, until somebody declares it. Agents complete no short form of such a host: so those that it keeps
+// are names of their own, with its addresses; and names that are not lost are as before.
 func TestLostShortNamesAreAnsweredByTheirOwner(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -59,9 +61,10 @@ func TestLostShortNamesAreAnsweredByTheirOwner(t *testing.T) {
 		others  []string // hosts of another source, whose addresses are 10.97.0.1, 10.97.0.2, …
 		answers map[string]string
 	}{
-		{"wildcard", "vault.mallory.svc.cluster.local", []string{"*.mallory"}, map[string]string{"vault.mallory": "10.97.0.1"}},
-		{"narrowest", "vault.mallory.svc.cluster.local", []string{"*.mallory", "*.svc", "*.mallory.svc"}, map[string]string{"vault.mallory": "10.97.0.1", "vault.mallory.svc": "10.97.0.3"}},
-		{"declared", "vault.mallory.svc.cluster.local", []string{"*.mallory", "vault.mallory"}, map[string]string{"vault.mallory": "10.97.0.2"}},
+		{"wildcard", "vault.mallory.svc.cluster.local", []string{"*.mallory"}, map[string]string{"vault.mallory": "10.97.0.1", "vault": "10.96.0.5"}},
+		{"narrowest", "vault.mallory.svc.cluster.local", []string{"*.mallory", "*.svc", "*.mallory.svc"}, map[string]string{"vault.mallory": "10.97.0.1", "vault.mallory.svc": "10.97.0.3", "vault": "10.96.0.5"}},
+		{"declared", "vault.mallory.svc.cluster.local", []string{"*.mallory", "vault.mallory"}, map[string]string{"vault.mallory": "10.97.0.2", "vault": "10.96.0.5"}},
+		{"bare_name", "vault.mallory.svc.cluster.local", []string{"vault"}, map[string]string{"vault": "10.97.0.1", "vault.mallory": "10.96.0.5", "vault.mallory.svc": "10.96.0.5"}},
 		{"nobody", "vault.mallory.svc.cluster.local", []string{"*.mallory.example"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,7 +87,7 @@ func TestLostShortNamesAreAnsweredByTheirOwner(t *testing.T) {
 				if !is {
 					continue
 				}
-				if host := string(n.Host); strings.HasPrefix(host, "vault.mallory") && host != c.host {
+				if host := string(n.Host); strings.HasPrefix(host, "vault") && host != c.host {
 					got[host] += strings.Join(n.Addresses, " ")
 				}
 			}
