@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // Fragment is what the object gives to the mesh, in a Fragment that holds
@@ -189,7 +190,7 @@ func attached(spec targeted) bool {
 // dryRun reports whether an AuthorizationPolicy decides nothing. The webhook's rules refuse an
 // annotation that is neither true nor false.
 func (o *Object) dryRun() bool {
-	dry, err := strconv.ParseBool(o.Meta.Annotations["istio.io/dry-run"])
+	dry, err := strconv.ParseBool(o.Meta.Annotations[metakeys.DryRun])
 	return err == nil && dry
 }
 

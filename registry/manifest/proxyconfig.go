@@ -19,11 +19,8 @@ import (
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/manifest/webhook"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
-
-// proxyConfigAnnotation has a ProxyConfig as YAML, for the proxy of one workload or of a group
-// (Istio's annotation.ProxyConfig).
-const proxyConfigAnnotation = "proxy.istio.io/config"
 
 const defaultConfigField = "defaultConfig"
 
@@ -57,11 +54,11 @@ func (o *Object) annotatedConfig(r *reporter) {
 // readAnnotation reads the annotation, and reports what is wrong with it at its position. The
 // result has only what is in force, and is nil if there is no annotation.
 func (o *Object) readAnnotation(annotations map[string]string, at string, r *reporter) *meshconfig.ProxyConfig {
-	text, ok := annotations[proxyConfigAnnotation]
+	text, ok := annotations[metakeys.ProxyConfig]
 	if !ok {
 		return nil
 	}
-	at = tree.Join(at, proxyConfigAnnotation)
+	at = tree.Join(at, metakeys.ProxyConfig)
 	own := &reporter{source: r.source, path: r.path}
 	pc := readProxyConfig(text, own)
 	for _, f := range own.finish() {

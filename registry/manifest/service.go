@@ -10,11 +10,12 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // localityLabel is where a workload's locality is read from if its field is
 // empty; the label's "." stand for "/".
-const localityLabel = "istio-locality"
+const localityLabel = metakeys.IstioLocality
 
 // services are the services of a ServiceEntry, one a host. They share ports,
 // addresses and endpoints.

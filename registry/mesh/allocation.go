@@ -7,7 +7,7 @@ import (
 	"strings"
 	"weak"
 
-	istiolabel "istio.io/api/label"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // NamespacedHost is a host as one namespace declares it. Services of several objects that
@@ -156,7 +156,7 @@ func (s *Service) NamespacedHost() NamespacedHost { return NamespacedHost{s.Name
 // networking.istio.io/enable-autoallocate-ip is not "false".
 func (s *Service) Allocatable() bool {
 	return len(s.Addresses) == 0 && !s.Hostname.IsWildcard() && s.Resolution != ResolutionNone &&
-		!strings.EqualFold(s.Labels[istiolabel.NetworkingEnableAutoallocateIp.Name], "false")
+		!strings.EqualFold(s.Labels[metakeys.AutoallocateIP], "false")
 }
 
 // withAllocation returns the service with what was decided on its addresses: itself if that

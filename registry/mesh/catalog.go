@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // Labels of workloads that come from a catalog. The catalog source alone gives
@@ -13,16 +15,16 @@ import (
 const (
 	// LabelConsulPrefix begins the name of every label that is reserved for the
 	// source.
-	LabelConsulPrefix = "consul.fairlead.io/"
+	LabelConsulPrefix = metakeys.ConsulPrefix
 	// LabelConsulService is the service that the workload is an instance of. A
 	// workload that has it is selected only by services whose selector has it:
 	// what its registration says of it in other labels cannot put it behind a
 	// service that did not ask for instances of the catalog.
-	LabelConsulService = LabelConsulPrefix + "service"
+	LabelConsulService = metakeys.ConsulService
 	// LabelConsulDatacenter is the datacenter that the instance is registered in.
-	LabelConsulDatacenter = LabelConsulPrefix + "datacenter"
+	LabelConsulDatacenter = metakeys.ConsulDatacenter
 	// LabelConsulNode is the name of the catalog's node that has the instance.
-	LabelConsulNode = LabelConsulPrefix + "node"
+	LabelConsulNode = metakeys.ConsulNode
 )
 
 // ServiceSelects reports whether a service with that selector, in the workload's

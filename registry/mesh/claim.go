@@ -1,10 +1,14 @@
 package mesh
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
+)
 
 // AnnotationHost is the annotation of a WorkloadEntry that names the host which
 // may speak for it. No other host may, whatever it proves.
-const AnnotationHost = "fairlead.io/host"
+const AnnotationHost = metakeys.Host
 
 // Proof says how a host has shown that a workload is its own. The greater counts.
 type Proof uint8

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // MergeProxyConfigs puts ProxyConfigs over each other; a later one has precedence, and nil ones
@@ -67,7 +69,7 @@ func MergeProxyHeaders(base, next *meshconfig.ProxyConfig_ProxyHeaders) *meshcon
 
 // GroupAnnotation names the WorkloadGroup that a WorkloadEntry belongs to
 // (Istio's annotation.IoIstioAutoRegistrationGroup).
-const GroupAnnotation = "istio.io/autoRegistrationGroup"
+const GroupAnnotation = metakeys.AutoRegistrationGroup
 
 // GroupOf is the WorkloadGroup that a workload names; or nil.
 func (s *Snapshot) GroupOf(w *Workload) *WorkloadGroup {

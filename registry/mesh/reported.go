@@ -1,6 +1,10 @@
 package mesh
 
-import "cmp"
+import (
+	"cmp"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
+)
 
 // ClusterID is the name of the one cluster that there is, as Istio names one without a name
 // (pkg/config/constants, DefaultClusterName).
@@ -26,11 +30,11 @@ func (w *Workload) Reported() ReportedWorkload {
 		}
 		return ""
 	}
-	name := cmp.Or(w.Annotations["istio.io/autoRegistrationGroup"], label("service.istio.io/workload-name", LabelConsulService), w.Name)
+	name := cmp.Or(w.Annotations[GroupAnnotation], label(metakeys.WorkloadName, LabelConsulService), w.Name)
 	return ReportedWorkload{
 		Name: name, Namespace: w.Namespace,
-		CanonicalName:     cmp.Or(label("service.istio.io/canonical-name", "app.kubernetes.io/name", "app"), name),
-		CanonicalRevision: cmp.Or(label("service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"), "latest"),
-		App:               label("app"), Version: label("version"),
+		CanonicalName:     cmp.Or(label(metakeys.CanonicalName, metakeys.KubernetesName, metakeys.App), name),
+		CanonicalRevision: cmp.Or(label(metakeys.CanonicalRevision, metakeys.KubernetesVersion, metakeys.Version), "latest"),
+		App:               label(metakeys.App), Version: label(metakeys.Version),
 	}
 }

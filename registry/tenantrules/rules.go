@@ -1,5 +1,10 @@
 package tenantrules
 
+import (
+	"slices"
+	"strings"
+)
+
 // Rule is what holds for a field in an object of a bound source.
 type Rule string
 
@@ -22,7 +27,8 @@ const (
 
 // Row is the rule of some fields.
 type Row struct {
-	// Fields are names of messages and fields, without the package: "Destination.host".
+	// Fields are names of messages and fields, without the package: "Destination.host"; and names of
+	// annotations, labels and keys of registrations, as [metakeys.Key] has them.
 	Fields []string
 	// Class is what the fields name.
 	Class string
@@ -30,7 +36,7 @@ type Row struct {
 	// Why says what holds, in one sentence; empty for [Plain].
 	Why string
 	// Try are documents of a tenant in the namespace evil that name what is of others; empty if Test
-	// is set.
+	// is set. Those of annotations and labels have the first one; see [Row.Tries].
 	Try string
 	// Test is the test that tries the rule, where it does not show in the configuration of proxies.
 	Test string
@@ -40,6 +46,22 @@ type Row struct {
 	// Flag is the flag that allows the object, for [Setting]; for a Name, which the flag gives to the
 	// source, the object is in force, and only the proxies of others do not use the name.
 	Flag, Name string
+}
+
+// Tries are the documents to try: those of the row and, if its fields are annotations or labels, the
+// same with each of them in place of the first.
+func (r *Row) Tries() []string {
+	if r.Try == "" {
+		return nil
+	}
+	out := []string{r.Try}
+	_, first, keys := strings.Cut(r.Fields[0], " ")
+	for _, f := range r.Fields[1:] {
+		if _, name, _ := strings.Cut(f, " "); keys && !strings.Contains(r.Try, name+":") {
+			out = append(out, strings.ReplaceAll(r.Try, first, name))
+		}
+	}
+	return out
 }
 
 // Documents of a tenant.
@@ -64,5 +86,5 @@ const (
 
 // Rows is the table.
 func Rows() []Row {
-	return append(append(append(networkingRows(), securityRows()...), unenforcedRows()...), plainRow())
+	return append(slices.Concat(networkingRows(), securityRows(), unenforcedRows(), annotationRows(), labelRows(), registrationRows()), plainRow())
 }

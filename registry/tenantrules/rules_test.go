@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/manifest/schema"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 var update = flag.Bool("update", false, "write the table of the documentation anew")
@@ -22,7 +23,7 @@ var update = flag.Bool("update", false, "write the table of the documentation an
 var versioned = regexp.MustCompile(`^istio\.\w+\.v\d\w*\.`)
 
 // named are all fields of all kinds that can have a name or a number: texts, bytes, whole numbers and
-// keys of maps.
+// keys of maps; and all annotations, labels and keys of registrations that have a meaning.
 func named(t *testing.T) []string {
 	t.Helper()
 	set, err := schema.New()
@@ -60,6 +61,9 @@ func named(t *testing.T) []string {
 			t.Fatalf("no message of kind %s", gvk.Kind)
 		}
 		walk(spec.ProtoReflect().Descriptor())
+	}
+	for _, k := range metakeys.All() {
+		out = append(out, k.String())
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"regexp"
 	"strconv"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // metaAppMetrics is the variable of Istio's agent that says where the application has its metrics
@@ -23,8 +25,8 @@ type scrape struct {
 // workload say into the proxy_metadata of a ProxyConfig. Without any of them nothing changes.
 func SetAppMetrics(to, annotations map[string]string) {
 	s := scrape{
-		Scrape: annotations["prometheus.io/scrape"], Path: annotations["prometheus.io/path"],
-		Port: annotations["prometheus.io/port"], Scheme: annotations["prometheus.io/scheme"],
+		Scrape: annotations[metakeys.PrometheusScrape], Path: annotations[metakeys.PrometheusPath],
+		Port: annotations[metakeys.PrometheusPort], Scheme: annotations[metakeys.PrometheusScheme],
 	}
 	if s == (scrape{}) {
 		return

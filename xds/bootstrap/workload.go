@@ -3,6 +3,8 @@ package bootstrap
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // Workload is who the workload of a proxy is, as Istio's metrics name it. The control plane says
@@ -31,10 +33,10 @@ const (
 	metaClusterID    = "ISTIO_META_CLUSTER_ID"
 	metaLabels       = "ISTIO_METAJSON_LABELS"
 
-	labelCanonicalName     = "service.istio.io/canonical-name"
-	labelCanonicalRevision = "service.istio.io/canonical-revision"
-	labelApp               = "app"
-	labelVersion           = "version"
+	labelCanonicalName     = metakeys.CanonicalName
+	labelCanonicalRevision = metakeys.CanonicalRevision
+	labelApp               = metakeys.App
+	labelVersion           = metakeys.Version
 )
 
 // SetMetadata writes the workload into the proxy_metadata of a ProxyConfig. What the metadata

@@ -10,11 +10,12 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // tlsModeLabel on a workload says whether it accepts mTLS: "istio" means yes, any other
 // value no.
-const tlsModeLabel = "security.istio.io/tlsMode"
+const tlsModeLabel = metakeys.TLSMode
 
 // serviceParts are the parts for one service: a cluster for each port and each subset of
 // it, and its endpoints if they are discovered by EDS.

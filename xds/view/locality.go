@@ -10,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // location is where a proxy is, as far as endpoints depend on it.
@@ -25,11 +26,11 @@ type location struct {
 
 // The labels of topology, which say the same as a locality and a network.
 const (
-	labelRegion  = "topology.kubernetes.io/region"
-	labelZone    = "topology.kubernetes.io/zone"
-	labelSubzone = "topology.istio.io/subzone"
-	labelNetwork = "topology.istio.io/network"
-	labelCluster = "topology.istio.io/cluster"
+	labelRegion  = metakeys.TopologyRegion
+	labelZone    = metakeys.TopologyZone
+	labelSubzone = metakeys.TopologySubzone
+	labelNetwork = metakeys.TopologyNetwork
+	labelCluster = metakeys.TopologyCluster
 )
 
 // foreign stands for a value of a label that no endpoint of a service has, so that proxies which

@@ -9,12 +9,13 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/fairlead/fairlead/internal/localaddr"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // The tagged addresses at which a service is reached by way of something else.
 const (
-	taggedVirtual       = "virtual"
-	taggedConsulVirtual = "consul-virtual"
+	taggedVirtual       = metakeys.AddressVirtual
+	taggedConsulVirtual = metakeys.AddressConsulVirtual
 )
 
 const maxVirtual = 8 // of a service

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // Config says how the catalog looks in the mesh. The zero Config is a good one.
@@ -45,12 +47,12 @@ type AddressKind string
 // The kinds of addresses. In a datacenter that is not the local one, a kind
 // of the LAN stays for that of the WAN.
 const (
-	AddressLAN     AddressKind = "lan"
-	AddressLANIPv4 AddressKind = "lan_ipv4"
-	AddressLANIPv6 AddressKind = "lan_ipv6"
-	AddressWAN     AddressKind = "wan"
-	AddressWANIPv4 AddressKind = "wan_ipv4"
-	AddressWANIPv6 AddressKind = "wan_ipv6"
+	AddressLAN     AddressKind = metakeys.AddressLAN
+	AddressLANIPv4 AddressKind = metakeys.AddressLANIPv4
+	AddressLANIPv6 AddressKind = metakeys.AddressLANIPv6
+	AddressWAN     AddressKind = metakeys.AddressWAN
+	AddressWANIPv4 AddressKind = metakeys.AddressWANIPv4
+	AddressWANIPv6 AddressKind = metakeys.AddressWANIPv6
 )
 
 // AddressKinds are all of them.

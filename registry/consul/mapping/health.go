@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // maxWeight is the highest weight that Consul takes.
@@ -106,7 +107,7 @@ func (w *serviceMapping) locality(x *entry) mesh.Locality {
 		l = mesh.Locality{Region: x.node.Locality.Region, Zone: x.node.Locality.Zone}
 	default:
 		meta := x.node.Meta
-		l = mesh.Locality{Region: meta["region"], Zone: meta["zone"], SubZone: cmp.Or(meta["sub-zone"], meta["subzone"])}
+		l = mesh.Locality{Region: meta[metakeys.NodeRegion], Zone: meta[metakeys.NodeZone], SubZone: cmp.Or(meta[metakeys.NodeSubZone], meta[metakeys.NodeSubzone])}
 	}
 	for _, part := range []*string{&l.Region, &l.Zone, &l.SubZone} {
 		if !isLabelValue(*part) {

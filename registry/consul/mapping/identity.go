@@ -2,15 +2,17 @@ package mapping
 
 import (
 	"strings"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // What a registration may say of its identity, as metadata or as a tag. It does
 // not decide; see [work.agrees].
 const (
-	metaNamespace = "fairlead-namespace"
-	metaAccount   = "fairlead-service-account"
-	metaTLS       = "fairlead-tls"
-	tagTLS        = "security.istio.io/tlsMode"
+	metaNamespace = metakeys.ServiceNamespace
+	metaAccount   = metakeys.ServiceAccount
+	metaTLS       = metakeys.ServiceTLS
+	tagTLS        = metakeys.TLSMode
 )
 
 // identity gives the service its namespace and account, by rule or by template;

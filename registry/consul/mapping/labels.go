@@ -7,6 +7,7 @@ import (
 	"unique"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 const (
@@ -14,9 +15,9 @@ const (
 	ownLabels = 4
 	bareTag   = "true"
 	// labelTLS is what auto mTLS decides by.
-	labelTLS = "security.istio.io/tlsMode"
+	labelTLS = metakeys.TLSMode
 	// labelLocality is how manifests say where a workload is.
-	labelLocality = "istio-locality"
+	labelLocality = metakeys.IstioLocality
 	// consulMeta begins the metadata that Consul itself gives nodes.
 	consulMeta = "consul-"
 )

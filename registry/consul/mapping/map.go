@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // Input is what the catalog says of one service.
@@ -254,7 +255,7 @@ func (w *serviceMapping) external() bool {
 	n, marked := 0, false
 	for i := range w.entries {
 		x := &w.entries[i]
-		if x.node.Meta["external-node"] == "true" {
+		if x.node.Meta[metakeys.NodeExternal] == "true" {
 			n++
 		}
 		marked = marked || w.takesMTLS(x)

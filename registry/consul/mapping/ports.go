@@ -8,12 +8,10 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 const maxPort = 65535
-
-// metaProtocol is the key of a service's metadata that names its protocol.
-const metaProtocol = "protocol"
 
 // portOf is the main port of a registration: its port, or of several the default
 // one; 0 if there is none.
@@ -79,7 +77,7 @@ func (w *serviceMapping) protocol() mesh.Protocol {
 	count := map[mesh.Protocol]int{}
 	for i := range w.entries {
 		x := &w.entries[i]
-		text := x.service.Meta[metaProtocol]
+		text := x.service.Meta[metakeys.ServiceProtocol]
 		if text == "" {
 			continue
 		}

@@ -7,10 +7,11 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 func gateway(c cursor, o Object, g *networking.Gateway) {
-	fromAPI := o.Annotations["internal.istio.io/gateway-semantics"] == gatewayAPI
+	fromAPI := o.Annotations[metakeys.GatewaySemantics] == gatewayAPI
 	if !isDNSLabel(o.Name) && !fromAPI {
 		metadata := cursor{faults: c.faults}.at("metadata")
 		metadata.at("name").wrong("%q is not a name of a gateway; use letters, digits and inner hyphens, at most 63, no dots", o.Name)

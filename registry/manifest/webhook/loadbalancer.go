@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 func (c cursor) loadBalancer(lb *networking.LoadBalancerSettings, outlier bool) {
@@ -92,9 +94,9 @@ func isPrime(n uint64) bool {
 }
 
 const (
-	labelRegion  = "topology.kubernetes.io/region"
-	labelZone    = "topology.kubernetes.io/zone"
-	labelSubzone = "topology.istio.io/subzone"
+	labelRegion  = metakeys.TopologyRegion
+	labelZone    = metakeys.TopologyZone
+	labelSubzone = metakeys.TopologySubzone
 )
 
 func isTopology(label string) bool {

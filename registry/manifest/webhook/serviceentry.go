@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 func serviceEntry(c cursor, o Object, s *networking.ServiceEntry) {
@@ -157,7 +159,7 @@ func (c cursor) resolvedPerRequest(o Object, s *networking.ServiceEntry) {
 }
 
 func usesWaypoint(labels map[string]string) bool {
-	v := labels["istio.io/use-waypoint"]
+	v := labels[metakeys.UseWaypoint]
 	return v != "" && !strings.EqualFold(v, "none")
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // meshGateway is the name that stands for all sidecars in a list of gateways.
@@ -30,7 +32,7 @@ func virtualService(c cursor, o Object, vs *networking.VirtualService) {
 		hosts:          vs.Hosts,
 		delegate:       len(vs.Hosts) == 0,
 		outside:        !slices.Contains(vs.Gateways, meshGateway),
-		fromGatewayAPI: o.Annotations["internal.istio.io/route-semantics"] == gatewayAPI,
+		fromGatewayAPI: o.Annotations[metakeys.RouteSemantics] == gatewayAPI,
 	}
 	if ctx.delegate {
 		c.delegateOnly(vs)

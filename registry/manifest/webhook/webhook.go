@@ -9,6 +9,8 @@ import (
 	"istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/metakeys"
 )
 
 // Fault is one rule that an object breaks.
@@ -85,22 +87,20 @@ func spec(c cursor, o Object) {
 	}
 }
 
-const dryRun = "istio.io/dry-run"
-
 // annotations judges those that Istio gives a meaning in validation itself.
 func annotations(c cursor, o Object) {
 	for _, internal := range []string{
-		"internal.istio.io/webhook-always-reject", "internal.istio.io/parent-namespace", "internal.istio.io/parents",
+		metakeys.AlwaysReject, metakeys.ParentNamespace, metakeys.Parents,
 	} {
 		if _, set := o.Annotations[internal]; set {
 			c.entry("annotations", internal).wrong("the annotation is internal to Istio; remove it")
 		}
 	}
-	v, set := o.Annotations[dryRun]
+	v, set := o.Annotations[metakeys.DryRun]
 	if !set {
 		return
 	}
-	c = c.entry("annotations", dryRun)
+	c = c.entry("annotations", metakeys.DryRun)
 	p, policy := o.Spec.(*security.AuthorizationPolicy)
 	switch {
 	case !policy:

@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/metakeys"
 	"github.com/fairlead/fairlead/xds"
 )
 
@@ -94,7 +95,7 @@ func labelsOf(p *xds.ProxyStatus, w *mesh.Workload) map[string]string {
 		labelNetwork: p.Network, labelEnvoyVersion: p.EnvoyVersion, labelAgentVersion: p.AgentVersion, labelConnected: strconv.FormatBool(p.Connected),
 	}
 	if w != nil {
-		all[labelWorkload], all[labelApp], all[labelVersion] = w.Name, w.Labels["app"], w.Labels["version"]
+		all[labelWorkload], all[labelApp], all[labelVersion] = w.Name, w.Labels[metakeys.App], w.Labels[metakeys.Version]
 		if l := w.Locality; l != (mesh.Locality{}) {
 			all[labelLocality] = l.Region + "/" + l.Zone + "/" + l.SubZone
 		}
