@@ -100,6 +100,10 @@ compat: build tools ## compare with the answers of real Istio; CASES is a folder
 	@test -d "$(CASES)" || { echo "make compat CASES=DIR: the folder with validation/ and routes/"; exit 2; }
 	$(PYTHON) tools/compat.py --cases "$(CASES)" --fairlead bin/fairlead --envoy $(ENVOY) $(if $(ONLY),--only '$(ONLY)')
 
+.PHONY: outdated
+outdated: ## fail if a newer minor release of Istio's API has been there for 30 days; needs the network
+	$(GO) test -tags outdated -count 1 -run TestAPIIsNewest ./registry/manifest/schema
+
 .PHONY: istiod-record
 istiod-record: ## record anew what real istiod makes of the golden meshes; needs the network, minutes the first time
 	cd internal/istiod/record && $(GO) run . ../testdata

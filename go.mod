@@ -40,7 +40,7 @@ require (
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	gopkg.in/yaml.v3 v3.0.1
-	istio.io/api v1.31.1
+	istio.io/api v1.32.0
 )
 
 require (

@@ -98,6 +98,18 @@ func TestFieldsNotInForce(t *testing.T) {
 	}
 }
 
+// TestPageNamesTheAPI: the page of fields says which release of Istio's API it is about.
+func TestPageNamesTheAPI(t *testing.T) {
+	t.Parallel()
+	m := regexp.MustCompile(`(?m)^\tistio\.io/api (v\S+)$`).FindStringSubmatch(read(t, filepath.Join(root, "go.mod")))
+	if m == nil {
+		t.Fatal("go.mod has no istio.io/api")
+	}
+	if want := "`istio.io/api` " + m[1] + "."; !strings.Contains(read(t, filepath.Join(root, "docs", "reference-fields.md")), want) {
+		t.Errorf("docs/reference-fields.md does not say %s", want)
+	}
+}
+
 // TestReadmeExceptions: what README's table of kinds excepts is not in force.
 func TestReadmeExceptions(t *testing.T) {
 	t.Parallel()

@@ -172,7 +172,15 @@ func TestNotInForce(t *testing.T) {
 		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {loadBalancer: {simple: RANDOM, zoneAwareLbSetting: {enabled: true}}}}\n": {
 			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting",
 		},
-		"kind: VirtualService\nspec: {hosts: [a.b], gateways: [x/y], http: [{match: [{gateways: [x/y]}], route: [{destination: {host: a.b}}]}]}\n": nil,
+		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {tls: {mode: SIMPLE, caCertCredentialName: a}}}\n":                                                                                                     {"spec.trafficPolicy.tls.caCertCredentialName"},
+		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {loadBalancer: {backendUtilization: {weightUpdatePeriod: 1s}}, outlierDetection: {failurePercentageThreshold: 30}}}\n":                                 nil,
+		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {loadBalancer: {backendUtilization: {weightExpirationPeriod: -1s}}}}\n":                                                                                {"spec.trafficPolicy.loadBalancer.backendUtilization.weightExpirationPeriod"},
+		"kind: Gateway\nspec: {selector: {a: b}, servers: [{port: {number: 443, name: a, protocol: HTTPS}, hosts: ['*'], tls: {mode: SIMPLE, credentialName: a, ecdhCurves: [P-256, X25519], alpnProtocols: [h2]}}]}\n": nil,
+		"kind: Gateway\nspec: {selector: {a: b}, servers: [{port: {number: 443, name: a, protocol: HTTPS}, hosts: ['*'], tls: {mode: SIMPLE, credentialName: a, ecdhCurves: [P-256, P-224, P-256], alpnProtocols: [h2, '']}}]}\n": {
+			"spec.servers[0].tls.ecdhCurves[1]", "spec.servers[0].tls.ecdhCurves[2]", "spec.servers[0].tls.alpnProtocols[1]",
+		},
+		"kind: Sidecar\nspec: {ingress: [{port: {number: 443, name: tls, protocol: HTTPS}, tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b, ecdhCurves: [x]}}]}": {"spec.ingress[0].tls.ecdhCurves[0]"},
+		"kind: VirtualService\nspec: {hosts: [a.b], gateways: [x/y], http: [{match: [{gateways: [x/y]}], route: [{destination: {host: a.b}}]}]}\n":                         nil,
 	} {
 		file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+text))
 		if manifest.HasErrors(faults) {

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
-	networking "istio.io/api/networking/v1alpha3"
 	networkingbeta "istio.io/api/networking/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
@@ -34,11 +33,14 @@ var inForce = map[mesh.Kind][]string{
 		"targetRefs",
 	},
 	mesh.KindDestinationRule: {
+		"!subsets.trafficPolicy.portLevelSettings.tls.caCertCredentialName", "!subsets.trafficPolicy.tls.caCertCredentialName",
+		"!trafficPolicy.portLevelSettings.tls.caCertCredentialName", "!trafficPolicy.tls.caCertCredentialName",
 		"exportTo",
 		"host",
 		"subsets.labels",
 		"subsets.name",
 		"subsets.trafficPolicy.connectionPool",
+		"subsets.trafficPolicy.loadBalancer.backendUtilization",
 		"subsets.trafficPolicy.loadBalancer.consistentHash",
 		"subsets.trafficPolicy.loadBalancer.localityLbSetting",
 		"subsets.trafficPolicy.loadBalancer.simple",
@@ -46,6 +48,7 @@ var inForce = map[mesh.Kind][]string{
 		"subsets.trafficPolicy.loadBalancer.warmupDurationSecs",
 		"subsets.trafficPolicy.outlierDetection",
 		"subsets.trafficPolicy.portLevelSettings.connectionPool",
+		"subsets.trafficPolicy.portLevelSettings.loadBalancer.backendUtilization",
 		"subsets.trafficPolicy.portLevelSettings.loadBalancer.consistentHash",
 		"subsets.trafficPolicy.portLevelSettings.loadBalancer.localityLbSetting",
 		"subsets.trafficPolicy.portLevelSettings.loadBalancer.simple",
@@ -59,6 +62,7 @@ var inForce = map[mesh.Kind][]string{
 		"subsets.trafficPolicy.tls",
 		"subsets.trafficPolicy.tunnel",
 		"trafficPolicy.connectionPool",
+		"trafficPolicy.loadBalancer.backendUtilization",
 		"trafficPolicy.loadBalancer.consistentHash",
 		"trafficPolicy.loadBalancer.localityLbSetting",
 		"trafficPolicy.loadBalancer.simple",
@@ -66,6 +70,7 @@ var inForce = map[mesh.Kind][]string{
 		"trafficPolicy.loadBalancer.warmupDurationSecs",
 		"trafficPolicy.outlierDetection",
 		"trafficPolicy.portLevelSettings.connectionPool",
+		"trafficPolicy.portLevelSettings.loadBalancer.backendUtilization",
 		"trafficPolicy.portLevelSettings.loadBalancer.consistentHash",
 		"trafficPolicy.portLevelSettings.loadBalancer.localityLbSetting",
 		"trafficPolicy.portLevelSettings.loadBalancer.simple",
@@ -107,6 +112,7 @@ var inForce = map[mesh.Kind][]string{
 		"jwtRules.jwksUri",
 		"jwtRules.outputClaimToHeaders",
 		"jwtRules.outputPayloadToHeader",
+		"jwtRules.presence=OPTIONAL,REQUIRED",
 		"jwtRules.spaceDelimitedClaims",
 		"jwtRules.timeout",
 		"selector",
@@ -253,34 +259,6 @@ func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 	warnKeys(o, warnings)
 	hostPaths(o, opts, &r)
 	return r.finish()
-}
-
-// warnAttached warns of a policy that is for gateways or services of Kubernetes only.
-func warnAttached(o *Object, warnings *reporter) {
-	spec, ok := o.Spec.(targeted)
-	if !ok || !attached(spec) {
-		return
-	}
-	field := "targetRefs"
-	if len(spec.GetTargetRefs()) == 0 {
-		field = "targetRef"
-	}
-	warnings.warn(CodeNotInForce, o.root.Nearest("spec."+field), "spec."+field, "the policy has no effect: as in Istio, "+field+
-		" attaches it to gateways and services of Kubernetes, and never to a sidecar; to apply it to workloads, use a selector")
-}
-
-// warnGateway warns of what has no effect in a Gateway, as in Istio.
-func warnGateway(o *Object, warnings *reporter) {
-	spec, ok := o.Spec.(*networking.Gateway)
-	if !ok {
-		return
-	}
-	for i, s := range spec.GetServers() {
-		if s.GetDefaultEndpoint() != "" {
-			path := fmt.Sprintf("spec.servers[%d].defaultEndpoint", i)
-			warnings.warn(CodeNotInForce, o.root.Nearest(path), path, "defaultEndpoint has no effect, as in Istio: VirtualServices say where requests go")
-		}
-	}
 }
 
 // consequence says what an object does although it is not in force, or "".

@@ -40,6 +40,7 @@ type meshField struct {
 // The reasons that several rows have.
 const (
 	noLogService         = "the extension providers envoyHttpAls and envoyTcpAls name log services; defaultProviders chooses one"
+	oneEndpoint          = "a request to the application has one endpoint, so that only attempts, retryOn and backoff count, as in Istio"
 	noTracer             = "a stock Envoy has no such tracer; use the provider opentelemetry"
 	serverEnvironment    = "the server's environment is not for proxies; write value"
 	serviceInSpans       = "the label app, or the name, and the namespace of a workload name it in spans"
@@ -157,6 +158,12 @@ var meshFields = []meshField{
 	{path: "defaultHttpRetryPolicy.retryIgnorePreviousHosts", verdict: fieldInForce},
 	{path: "defaultHttpRetryPolicy.retryOn", verdict: fieldInForce},
 	{path: "defaultHttpRetryPolicy.retryRemoteLocalities", verdict: fieldInForce},
+	{path: "defaultInboundHttpRetryPolicy.attempts", verdict: fieldInForce},
+	{path: "defaultInboundHttpRetryPolicy.backoff", verdict: fieldInForce},
+	{path: "defaultInboundHttpRetryPolicy.perTryTimeout", verdict: fieldNoEffect, why: oneEndpoint},
+	{path: "defaultInboundHttpRetryPolicy.retryIgnorePreviousHosts", verdict: fieldNoEffect, why: oneEndpoint},
+	{path: "defaultInboundHttpRetryPolicy.retryOn", verdict: fieldInForce},
+	{path: "defaultInboundHttpRetryPolicy.retryRemoteLocalities", verdict: fieldNoEffect, why: oneEndpoint},
 	{path: "defaultProviders.accessLogging", verdict: fieldInForce},
 	{path: "defaultProviders.metrics", verdict: fieldInForce},
 	{path: "defaultProviders.tracing", verdict: fieldInForce},

@@ -109,6 +109,7 @@ func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 		"defaultConfig.proxyStatsMatcher.inclusionPrefixes": "[a]", "defaultConfig.proxyStatsMatcher.inclusionRegexps": "[a]", "defaultConfig.proxyStatsMatcher.inclusionSuffixes": "[a]",
 		"proxyHttpPort": "15080", "proxyInboundListenPort": "16006", "proxyListenPort": "16001", "tcpKeepalive.interval": "7s", "tcpKeepalive.probes": "4", "tcpKeepalive.time": "60s",
 		"defaultHttpRetryPolicy.attempts": "5", "defaultHttpRetryPolicy.backoff": "2s", "defaultHttpRetryPolicy.perTryTimeout": "1s",
+		"defaultInboundHttpRetryPolicy.attempts": "5", "defaultInboundHttpRetryPolicy.backoff": "2s", "defaultInboundHttpRetryPolicy.retryOn": "\"503\"",
 		"defaultHttpRetryPolicy.retryIgnorePreviousHosts": "true", "defaultHttpRetryPolicy.retryOn": "\"503\"", "defaultHttpRetryPolicy.retryRemoteLocalities": "true",
 	}
 	read := func(text string) *MeshSettings {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
@@ -59,6 +60,7 @@ func unfit(o *Object, r *reporter) {
 		for i, l := range spec.GetIngress() {
 			u.endpoint(l.GetDefaultEndpoint(), fmt.Sprintf("spec.ingress[%d].defaultEndpoint", i))
 			u.ingressTLS(l.GetTls(), fmt.Sprintf("spec.ingress[%d].tls", i))
+			u.offers(l.GetTls(), fmt.Sprintf("spec.ingress[%d].tls", i))
 		}
 		for i, l := range spec.GetEgress() {
 			u.bind(l.GetBind(), fmt.Sprintf("spec.egress[%d].bind", i))
@@ -70,6 +72,7 @@ func unfit(o *Object, r *reporter) {
 			u.bind(s.GetBind(), fmt.Sprintf("spec.servers[%d].bind", i))
 			u.peers(s.GetTls().GetSubjectAltNames(), fmt.Sprintf("spec.servers[%d].tls.subjectAltNames", i))
 			u.pins(s.GetTls(), fmt.Sprintf("spec.servers[%d].tls", i))
+			u.offers(s.GetTls(), fmt.Sprintf("spec.servers[%d].tls", i))
 		}
 	case *networking.ServiceEntry:
 		u.tlsHosts(spec)
@@ -197,6 +200,7 @@ func (u unfitCheck) policy(p *networking.TrafficPolicy, at string) {
 }
 
 func (u unfitCheck) balancing(lb *networking.LoadBalancerSettings, at string) {
+	u.utilization(lb.GetBackendUtilization(), at+".backendUtilization")
 	hash := lb.GetConsistentHash()
 	for field, size := range map[string]uint64{
 		".minimumRingSize":          hash.GetMinimumRingSize(), //nolint:staticcheck // SA1019: people still write it
@@ -204,6 +208,19 @@ func (u unfitCheck) balancing(lb *networking.LoadBalancerSettings, at string) {
 	} {
 		if size > maxRing {
 			u.report(at+".consistentHash"+field, fmt.Sprintf("the ring size is %d; Envoy accepts at most %d", size, maxRing))
+		}
+	}
+}
+
+// utilization judges durations, which Istio's schema and webhook do not. An Envoy refuses a negative one.
+func (u unfitCheck) utilization(b *networking.LoadBalancerSettings_BackendUtilizationLB, at string) {
+	for field, d := range map[string]*durationpb.Duration{
+		".weightStabilizationPeriod": b.GetWeightStabilizationPeriod(),
+		".weightExpirationPeriod":    b.GetWeightExpirationPeriod(),
+		".weightUpdatePeriod":        b.GetWeightUpdatePeriod(),
+	} {
+		if d.AsDuration() < 0 {
+			u.report(at+field, fmt.Sprintf("%s is negative; write a duration such as 10s", d.AsDuration()))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,6 +63,29 @@ func (u unfitCheck) pins(t *networking.ServerTLSSettings, at string) {
 		}
 		if b, err := hex.DecodeString(digits); err != nil || len(b) != sha256.Size {
 			u.report(at+".verifyCertificateHash["+strconv.Itoa(i)+"]", fmt.Sprintf("%q is not a SHA-256 hash in hexadecimal digits: 64 of them, or 32 pairs with colons between", s))
+		}
+	}
+}
+
+// maxALPN is the greatest length of the name of a protocol, in bytes (RFC 7301, section 3.1).
+const maxALPN = 255
+
+// offers judges the curves and protocols that a server offers. An Envoy rejects a listener, with all its
+// servers, for a curve that it does not know, one that is there twice (from 1.38 on), and a protocol
+// without a name or with one that is too long.
+func (u unfitCheck) offers(t *networking.ServerTLSSettings, at string) {
+	for i, name := range t.GetEcdhCurves() {
+		at := at + ".ecdhCurves[" + strconv.Itoa(i) + "]"
+		switch {
+		case !slices.Contains(ecdhCurves, name):
+			u.report(at, fmt.Sprintf("%q is no curve that every Envoy accepts; use some of %s", name, strings.Join(ecdhCurves, ", ")))
+		case slices.Contains(t.GetEcdhCurves()[:i], name):
+			u.report(at, fmt.Sprintf("%q is there twice, which Envoys from 1.38 on refuse; remove one of them", name))
+		}
+	}
+	for i, name := range t.GetAlpnProtocols() {
+		if n := len(name); n == 0 || n > maxALPN {
+			u.report(at+".alpnProtocols["+strconv.Itoa(i)+"]", fmt.Sprintf("the name of a protocol has 1 to %d bytes, this one %d; write one such as \"http/1.1\"", maxALPN, n))
 		}
 	}
 }

@@ -220,6 +220,11 @@ func fileRows() []Row {
 			Try: client("mode: MUTUAL, credentialName: shop-client"),
 		},
 		{
+			Fields: []string{"ClientTLSSettings.caCertCredentialName"}, Class: "credential", Rule: Refused,
+			Why: "The field is not in force.",
+			Try: client("mode: SIMPLE, caCertCredentialName: shop-client"),
+		},
+		{
 			Fields: []string{"ServerTLSSettings.credentialName", "ServerTLSSettings.credentialNames", "ServerTLSSettings.caCertCredentialName"}, Class: "credential", Rule: Own,
 			Why: "A Gateway selects gateways of its own namespace alone.",
 			Try: server("mode: SIMPLE, credentialName: shop-cert"),

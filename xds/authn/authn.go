@@ -24,6 +24,8 @@ const (
 	// Nowhere is the header in which that provider looks for tokens. Nobody sends it: one with
 	// it is answered with 401.
 	Nowhere = "x-fairlead-nowhere"
+	// Nobody is the name of the only provider of a filter that refuses every request.
+	Nobody = "nobody"
 )
 
 // Rule is one rule of a RequestAuthentication that selects a workload.
@@ -52,16 +54,26 @@ func Filter(rules []Rule, clearRouteCache bool) *jwtv3.JwtAuthentication {
 	slices.SortStableFunc(rules, func(a, b Rule) int { return strings.Compare(a.Spec.GetIssuer(), b.Spec.GetIssuer()) })
 	providers := make(map[string]*jwtv3.JwtProvider, len(rules))
 	var either, all []*jwtv3.JwtRequirement
+	required := false
 	for i, r := range rules {
 		name := "origins-" + strconv.Itoa(i)
 		providers[name] = provider(r, clearRouteCache)
 		either = append(either, accepted(name))
-		all = append(all, anyOf(accepted(name), missing()))
+		if r.Spec.GetPresence() == securityv1.JWTRule_REQUIRED {
+			required = true
+			all = append(all, accepted(name))
+		} else {
+			all = append(all, anyOf(accepted(name), missing()))
+		}
 	}
 	// Each token must be good, or not there. Rules may look for their tokens in one place:
-	// then only one of them accepts it, which is enough.
+	// then only one of them accepts it, which is enough, unless a token is required: another
+	// one does not replace it.
 	requires := all[0]
-	if len(all) > 1 {
+	switch {
+	case len(all) > 1 && required:
+		requires = allOf(all...)
+	case len(all) > 1:
 		requires = anyOf(append(either, allOf(all...))...)
 	}
 	f := &jwtv3.JwtAuthentication{Providers: providers, BypassCorsPreflight: true}

@@ -81,6 +81,25 @@ func TestFilter(t *testing.T) {
 					{"requires_all": {"requirements": [
 						{"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}},
 						{"requires_any": {"requirements": [{"provider_name": "origins-1"}, {"allow_missing": {}}]}}]}}]}}]}}}]}`},
+		{"one required", []authn.Rule{{Spec: &securityv1.JWTRule{Issuer: "a", Presence: securityv1.JWTRule_REQUIRED}, Keys: "keys"}}, false, `{
+			"providers": {"origins-0": {
+				"issuer": "a", "local_jwks": {"inline_string": "keys"}, "payload_in_metadata": "payload",
+				"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}}},
+			"rules": [{"match": {"prefix": "/"}, "requires": {"provider_name": "origins-0"}}],
+			"bypass_cors_preflight": true}`},
+		{"one of two required", []authn.Rule{
+			{Spec: &securityv1.JWTRule{Issuer: "b"}, Keys: "keys"},
+			{Spec: &securityv1.JWTRule{Issuer: "a", Presence: securityv1.JWTRule_REQUIRED}, Keys: "keys"},
+		}, false, `{
+			"providers": {
+				"origins-0": {"issuer": "a", "local_jwks": {"inline_string": "keys"}, "payload_in_metadata": "payload",
+					"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}},
+				"origins-1": {"issuer": "b", "local_jwks": {"inline_string": "keys"}, "payload_in_metadata": "payload",
+					"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}}},
+			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_all": {"requirements": [
+				{"provider_name": "origins-0"},
+				{"requires_any": {"requirements": [{"provider_name": "origins-1"}, {"allow_missing": {}}]}}]}}}],
+			"bypass_cors_preflight": true}`},
 		{"several", []authn.Rule{
 			{Spec: &securityv1.JWTRule{Issuer: "b"}, Keys: "first b"},
 			{Spec: &securityv1.JWTRule{Issuer: "a"}},
@@ -146,6 +165,8 @@ func TestEveryFieldOfARuleChangesTheFilter(t *testing.T) {
 			text += `["x"]}`
 		case fd.Name() == "forward_original_token":
 			text += `true}`
+		case fd.Enum() != nil:
+			text += `1}`
 		default:
 			text += `"x"}`
 		}

@@ -286,16 +286,20 @@ func testTokens(t *testing.T, version string) {
 
 	// Rotation: the new key comes, the old one goes.
 	next := newIssuer(t, "a", "2", jose.RS256)
-	update := func(until issuer, status int, rules ...authn.Rule) {
+	change := func(edit func(*http.Request), status int, rules ...authn.Rule) {
 		t.Helper()
 		file.set(t, rules...)
 		envoytest.Eventually(t, envoytest.Patience, func() error {
-			code, body, err := ask(bearer(until.token(t)))
+			code, body, err := ask(edit)
 			if err == nil && code != status {
 				err = fmt.Errorf("%d %s", code, body)
 			}
 			return err
 		})
+	}
+	update := func(until issuer, status int, rules ...authn.Rule) {
+		t.Helper()
+		change(bearer(until.token(t)), status, rules...)
 	}
 	update(next, 200, ruleA(keys(t, a, next)), ruleB(keys(t, b)))
 	want("the old key, still there", bearer(a.token(t)), 200, "me")
@@ -311,6 +315,38 @@ func testTokens(t *testing.T, version string) {
 	update(b, no, ruleA(""))
 	want("one rule without keys", bearer(next.token(t)), no, "")
 	want("one rule without token", bearer(""), 200, "")
+
+	// Tokens that have to be there: another one does not replace them.
+	required := func(r authn.Rule) authn.Rule {
+		r.Spec.Presence = securityv1.JWTRule_REQUIRED
+		return r
+	}
+	both := func(first, second string) func(*http.Request) {
+		return func(r *http.Request) {
+			bearer(first)(r)
+			r.Header.Set("X-Token", second)
+		}
+	}
+	change(bearer(""), no, required(ruleA(keys(t, a))))
+	want("required, and missing", bearer(""), no, "Jwt is missing")
+	want("required", bearer(a.token(t)), 200, "me")
+	want("required, and expired", bearer(a.token(t, map[string]any{"exp": ahead(-2 * time.Minute)})), no, "Jwt is expired")
+	apart := func(keys string) authn.Rule {
+		r := ruleB(keys)
+		r.Spec.FromHeaders, r.Spec.FromParams, r.Spec.FromCookies = []*securityv1.JWTHeader{{Name: "x-token"}}, nil, nil
+		return r
+	}
+	change(bearer(a.token(t)), no, required(ruleA(keys(t, a))), required(apart(keys(t, b))))
+	want("both required", both(a.token(t), b.token(t)), 200, "me")
+	want("only the second of two", func(r *http.Request) { r.Header.Set("X-Token", b.token(t)) }, no, "Jwt is missing")
+	update(a, 200, required(ruleA(keys(t, a))), apart(keys(t, b)))
+	want("the other one is optional, and there", both(a.token(t), b.token(t)), 200, "me")
+	want("the other one is optional, and bad", both(a.token(t), a.token(t)), no, "")
+	want("only the optional one", func(r *http.Request) { r.Header.Set("X-Token", b.token(t)) }, no, "Jwt is missing")
+	change(bearer(""), 200, ruleA(keys(t, a)))
+	change(bearer(""), no, required(ruleA(keys(t, a))), ruleB(keys(t, b)))
+	want("the optional one may be in the same place", bearer(a.token(t)), 200, "me")
+	want("the optional one in the same place", bearer(b.token(t)), no, "")
 
 	if n := e.Stat(t, "extension_config_discovery.http_filter.jwt.config_reload"); n != file.version {
 		t.Errorf("%d configurations were taken, want %d", n, file.version)

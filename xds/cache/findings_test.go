@@ -120,10 +120,14 @@ func (b *builtProxy) called(s *mesh.Snapshot, name string) (declared, has bool) 
 }
 
 // otherPort reports whether a cluster is of a port that its host does not have, and that no object may name.
-func (b *builtProxy) otherPort(cluster string) bool {
-	parts := strings.Split(cluster, "|")
-	_, there := b.endpoints[cluster]
-	return b.inherited[cluster] && !there && slices.ContainsFunc(slices.Collect(maps.Keys(b.endpoints)), func(c string) bool { return strings.HasSuffix(c, "|"+parts[3]) })
+// The host has others, or a service without ports.
+func (b *builtProxy) otherPort(s *mesh.Snapshot, cluster string) bool {
+	host := strings.Split(cluster, "|")[3]
+	if _, there := b.endpoints[cluster]; there || !b.inherited[cluster] {
+		return false
+	}
+	return slices.ContainsFunc(slices.Collect(maps.Keys(b.endpoints)), func(c string) bool { return strings.HasSuffix(c, "|"+host) }) ||
+		slices.ContainsFunc(s.ServicesOn(mesh.Hostname(host)), func(svc *mesh.Service) bool { return len(svc.Ports) == 0 })
 }
 
 // aborts reports whether a route answers each request by itself.
@@ -312,7 +316,7 @@ func differenceOfFindings(tb testing.TB, s *mesh.Snapshot, v *view.View, router 
 			_, there := b.endpoints[c]
 			_, eds := b.assigned[c]
 			switch {
-			case found, b.otherPort(c):
+			case found, b.otherPort(s, c):
 			case (!there || eds || b.endpoints[c] == 0) && knownMembers(s, c): // none is for this proxy, or none is healthy
 			case object == "" && !b.weighted[c] && (!b.elsewhere[c] || !forwards(s, c)): // the service itself, scaled to zero
 			default:

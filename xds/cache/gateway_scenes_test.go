@@ -97,6 +97,8 @@ func gatewayScenes() map[string]scenario {
 		"ServerTLSSettings.minProtocolVersion":    server("mode: SIMPLE, credentialName: a, minProtocolVersion: TLSV1_2", "TLSV1_2", "TLSV1_3"),
 		"ServerTLSSettings.maxProtocolVersion":    server("mode: SIMPLE, credentialName: a, maxProtocolVersion: TLSV1_2", "TLSV1_2", "TLSV1_3"),
 		"ServerTLSSettings.caCertCredentialName":  server(verifies+"caCertCredentialName: first", "first", "second"),
+		"ServerTLSSettings.alpnProtocols":         server("mode: SIMPLE, credentialName: a, alpnProtocols: [h2]", "[h2]", "[http/1.1]"),
+		"ServerTLSSettings.ecdhCurves":            server("mode: SIMPLE, credentialName: a, ecdhCurves: [P-256]", "P-256", "P-384"),
 		"ServerTLSSettings.cipherSuites":          server("mode: SIMPLE, credentialName: a, cipherSuites: [ECDHE-ECDSA-AES128-GCM-SHA256]", "[ECDHE-ECDSA-", "[ECDHE-RSA-"),
 		"TunnelSettings.protocol": {
 			documents: rule(`trafficPolicy: {tunnel: {protocol: CONNECT, targetHost: a.example, targetPort: 443}}`), was: "CONNECT", is: "POST",

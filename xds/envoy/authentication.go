@@ -46,7 +46,7 @@ func unusable(a *view.Authentication, rule int, why string) []Diagnostic {
 // refuseAll wants a token of an issuer without keys. It is not asked about paths without a
 // slash, which inbound chains have no route for.
 func refuseAll() *jwtv3.JwtAuthentication {
-	const nobody = "nobody"
+	const nobody = authn.Nobody
 	return &jwtv3.JwtAuthentication{
 		Providers: map[string]*jwtv3.JwtProvider{nobody: {
 			Issuer: nobody, JwksSourceSpecifier: &jwtv3.JwtProvider_LocalJwks{LocalJwks: &corev3.DataSource{

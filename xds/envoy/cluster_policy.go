@@ -8,6 +8,7 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	weightedv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/client_side_weighted_round_robin/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -19,7 +20,7 @@ import (
 )
 
 // outlierDetection ejects endpoints only if a DestinationRule asks for it, and never by
-// success rate. Endpoints that are known to be unhealthy get no requests, however few
+// success rate. A threshold of 0 ejects nobody, as with the other thresholds. Endpoints that are known to be unhealthy get no requests, however few
 // others are left.
 func (b *clusterBuilder) outlierDetection() {
 	b.c.CommonLbConfig.HealthyPanicThreshold = &typev3.Percent{}
@@ -42,6 +43,12 @@ func (b *clusterBuilder) outlierDetection() {
 	if e := in.GetConsecutiveGatewayErrors(); e != nil {
 		out.ConsecutiveGatewayFailure = wrapperspb.UInt32(e.GetValue())
 		out.EnforcingConsecutiveGatewayFailure = enforced(e.GetValue())
+	}
+	if p := in.GetFailurePercentageThreshold(); p != nil { // Envoy's default is to count, and to eject nobody
+		out.EnforcingFailurePercentage = enforced(p.GetValue())
+		if p.GetValue() > 0 {
+			out.FailurePercentageThreshold = wrapperspb.UInt32(p.GetValue())
+		}
 	}
 	if n := in.GetMaxEjectionPercent(); n > 0 {
 		out.MaxEjectionPercent = wrapperspb.UInt32(uint32(n))
@@ -135,6 +142,31 @@ func (b *clusterBuilder) loadBalancer() {
 		}
 	}
 	b.consistentHash(lb.GetConsistentHash())
+	b.backendUtilization(lb.GetBackendUtilization())
+}
+
+// backendUtilization weighs endpoints by what they report of their load in the header
+// endpoint-load-metrics of their responses (ORCA). Of localities, Envoy looks at their priorities
+// then, and not at their weights.
+func (b *clusterBuilder) backendUtilization(u *networking.LoadBalancerSettings_BackendUtilizationLB) {
+	if u == nil {
+		return
+	}
+	b.c.LbPolicy, b.c.LbConfig = clusterv3.Cluster_LOAD_BALANCING_POLICY_CONFIG, nil
+	b.c.CommonLbConfig.LocalityConfigSpecifier = nil
+	b.c.LoadBalancingPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{
+		TypedExtensionConfig: &corev3.TypedExtensionConfig{
+			Name: "envoy.load_balancing_policies.client_side_weighted_round_robin",
+			TypedConfig: pack(&weightedv3.ClientSideWeightedRoundRobin{
+				BlackoutPeriod:         u.GetWeightStabilizationPeriod(),
+				WeightExpirationPeriod: u.GetWeightExpirationPeriod(),
+				WeightUpdatePeriod:     u.GetWeightUpdatePeriod(),
+				// Envoy's default is 1, and Istio's no penalty.
+				ErrorUtilizationPenalty:            wrapperspb.Float(float32(u.GetErrorUtilizationPenaltyPercent()) / 100),
+				MetricNamesForComputingUtilization: u.GetMetricNamesForComputingUtilization(),
+			}),
+		},
+	}}}
 }
 
 func slowStart(lb *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {

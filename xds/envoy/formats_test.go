@@ -67,6 +67,7 @@ func literals() map[protoreflect.FullName]bool {
 		envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.stat_prefix
 		envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.cluster
 		envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.stat_prefix
+		envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3.ClientSideWeightedRoundRobin.metric_names_for_computing_utilization
 		envoy.extensions.transport_sockets.tls.v3.TlsParameters.cipher_suites
 		envoy.extensions.transport_sockets.tls.v3.TlsParameters.ecdh_curves
 		envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext.sni

@@ -43,6 +43,9 @@ func gatewayTLS(g *view.GatewayTLS) *tlsv3.DownstreamTlsContext {
 		CommonTlsContext:         &tlsv3.CommonTlsContext{TlsParams: gatewayParameters(s, g.Defaults), AlpnProtocols: []string{"h2", "http/1.1"}},
 		RequireClientCertificate: wrapperspb.Bool(mutual),
 	}
+	if list := s.GetAlpnProtocols(); len(list) > 0 {
+		ctx.CommonTlsContext.AlpnProtocols = list
+	}
 	verifies := mutual || s.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL
 	if verifies { // a resumed session presents no certificate: one that is revoked would live on
 		ctx.SessionTicketKeysType = &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true}
@@ -56,7 +59,7 @@ func gatewayTLS(g *view.GatewayTLS) *tlsv3.DownstreamTlsContext {
 	return ctx
 }
 
-// gatewayParameters are the versions and ciphers of a server, else those of MeshConfig, else Envoy's.
+// gatewayParameters are the versions, curves and ciphers of a server, else those of MeshConfig, else Envoy's.
 func gatewayParameters(s *networking.ServerTLSSettings, defaults *meshconfig.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
 	out := &tlsv3.TlsParameters{EcdhCurves: defaults.GetEcdhCurves(), CipherSuites: defaults.GetCipherSuites()}
 	switch defaults.GetMinProtocolVersion() {
@@ -71,6 +74,9 @@ func gatewayParameters(s *networking.ServerTLSSettings, defaults *meshconfig.Mes
 	}
 	if v := s.GetMaxProtocolVersion(); v != networking.ServerTLSSettings_TLS_AUTO {
 		out.TlsMaximumProtocolVersion = tlsVersion(v)
+	}
+	if list := s.GetEcdhCurves(); len(list) > 0 {
+		out.EcdhCurves = list
 	}
 	if list := knownCiphers(s.GetCipherSuites()); len(list) > 0 {
 		out.CipherSuites = list

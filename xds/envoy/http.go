@@ -108,7 +108,7 @@ func inboundRoutes(in *view.InboundRoute) *routev3.RouteConfiguration {
 		},
 	}
 	if in.Retry {
-		action.RetryPolicy = &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(defaultRetries), RetryOn: inboundRetryOn}
+		action.RetryPolicy = inboundRetryPolicy(in.Retries)
 	}
 	return &routev3.RouteConfiguration{
 		Name:             nameOf(in.Cluster),

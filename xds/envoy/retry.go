@@ -72,6 +72,26 @@ func makeRetryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy
 	return out
 }
 
+// inboundRetryPolicy is for requests to the application: there is one endpoint, so that only the
+// attempts, the conditions and the pause count. Nil is Istio's default, and no attempts are no policy.
+func inboundRetryPolicy(in *networking.HTTPRetry) *routev3.RetryPolicy {
+	out := &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(defaultRetries), RetryOn: inboundRetryOn}
+	if in == nil {
+		return out
+	}
+	if in.GetAttempts() <= 0 {
+		return nil
+	}
+	out.NumRetries = wrapperspb.UInt32(uint32(in.GetAttempts()))
+	if in.GetRetryOn() != "" {
+		out.RetryOn, out.RetriableStatusCodes = splitRetryOn(in.GetRetryOn())
+	}
+	if b := in.GetBackoff(); b != nil {
+		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: b}
+	}
+	return out
+}
+
 // hoistRetryPolicy moves the retry policy from the routes to the virtual host, if several
 // routes forward requests and all of them have the same one. A route without retries could
 // not override the virtual host's policy, so then the routes keep their own.

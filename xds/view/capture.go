@@ -80,7 +80,7 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 		}, func(c *FilterChain) {
 			c.Name = "virtualInbound-catchall-http"
 			in.serveHTTP(c, mc.httpChain("inbound_"+listenerName(wildcard, port), in.Headers))
-			c.HTTP.Inbound = &InboundRoute{Cluster: to, Operation: ":" + strconv.FormatUint(uint64(port), 10) + "/*", Retry: true}
+			c.HTTP.Inbound = &InboundRoute{Cluster: to, Operation: ":" + strconv.FormatUint(uint64(port), 10) + "/*", Retry: true, Retries: mc.config.GetDefaultInboundHttpRetryPolicy()}
 		})...)
 	}
 	l.Chains = append(l.Chains, captured...)

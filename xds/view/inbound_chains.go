@@ -43,6 +43,7 @@ func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
 		c.HTTP.GRPCWeb = p.Protocol == mesh.GRPCWeb
 		c.HTTP.Inbound = &InboundRoute{
 			Cluster: to, Operation: p.Operation, Retry: p.Protocol != mesh.GRPC && p.Protocol != mesh.GRPCWeb,
+			Retries: mc.config.GetDefaultInboundHttpRetryPolicy(),
 		}
 	}
 	switch mode := in.modeAt(p.Number); {

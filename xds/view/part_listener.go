@@ -6,6 +6,7 @@ import (
 	"time"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -149,7 +150,10 @@ type HTTPConnectionManager struct {
 type InboundRoute struct {
 	Cluster   ClusterRef
 	Operation string
-	Retry     bool
+	// Retry says that a request may be sent again, by Retries: MeshConfig's
+	// defaultInboundHttpRetryPolicy, or nil for Istio's default.
+	Retry   bool
+	Retries *networking.HTTPRetry
 }
 
 // TCPProxy is a TCP proxy filter.

@@ -84,6 +84,25 @@ func (c cursor) retries(r *networking.HTTPRetry) {
 	}
 	c.duration("perTryTimeout", r.PerTryTimeout)
 	c.duration("backoff", r.Backoff)
+	c.retryConditions(r)
+}
+
+// inboundRetries judges MeshConfig's retries of requests to applications.
+func (c cursor) inboundRetries(r *networking.HTTPRetry) {
+	if r == nil {
+		return
+	}
+	if r.Attempts < 0 {
+		c.at("attempts").wrong("%d attempts are not possible; use 0 (none) or more", r.Attempts)
+	}
+	if r.Attempts == 0 && (r.RetryOn != "" || r.Backoff != nil) {
+		c.warn("attempts is 0, which turns these retries off: the rest has no effect; write attempts, or remove the rest")
+	}
+	c.duration("backoff", r.Backoff)
+	c.retryConditions(r)
+}
+
+func (c cursor) retryConditions(r *networking.HTTPRetry) {
 	if r.RetryOn == "" {
 		return
 	}

@@ -43,6 +43,7 @@ func MeshConfig(mc *meshconfig.MeshConfig) []Fault {
 	}
 	c.at("tlsDefaults").curves(mc.TlsDefaults)
 	c.at("defaultTrafficPolicy").meshTraffic(mc.DefaultTrafficPolicy)
+	c.at("defaultInboundHttpRetryPolicy").inboundRetries(mc.DefaultInboundHttpRetryPolicy)
 	return faults
 }
 

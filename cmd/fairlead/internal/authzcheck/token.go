@@ -63,7 +63,7 @@ func checkTokens(filter *jwtv3.JwtAuthentication, q Question, r *judge.Request) 
 	if err != nil || requires == nil {
 		return known, nil, err
 	}
-	if p := filter.GetProviders()[requires.GetProviderName()]; p != nil && p.GetLocalJwks().GetInlineString() == "" {
+	if requires.GetProviderName() == authn.Nobody {
 		return nil, nil, &tokenError{why: "every request is refused (401): a RequestAuthentication of the workload cannot be enforced; proxy-status and analyze name it"}
 	}
 	if err := c.ask(requires, nil, known); err != nil {
