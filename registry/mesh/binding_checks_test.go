@@ -24,6 +24,76 @@ func (w *tenants) titlesOf(s *Snapshot, h Hostname, gateways bool) map[string]bo
 		ns := fmt.Sprint("ns", i)
 		try(Hostname("*."+ns+".svc.cluster.local"), ns, true)
 	}
+	w.givenByGateways(s, func(host Hostname, ns string) {
+		if gateways || strings.Count(strings.TrimPrefix(string(host), "*."), ".") > 0 {
+			try(host, ns, true)
+		}
+	})
+	given := best
+	for _, g := range w.grants.All() {
+		if gateways || !g.Gateways {
+			try(g.Name, g.Namespace, best != given)
+		}
+	}
+	return out
+}
+
+// hasTitle reports whether a name is a source's by the documentation, other than by a pattern or a declaration:
+// it is given to a namespace of it, and nothing below is given to others, but by a Gateway if the name is granted.
+func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) bool {
+	own := func(ns map[string]bool) bool {
+		return slices.ContainsFunc(b.Namespaces, func(n string) bool { return ns[n] })
+	}
+	granted, below := Hostname(""), map[Hostname]map[string]bool{}
+	var of []string
+	note := func(name Hostname, ns string) {
+		if isWide(h) && name != h && covering(h, name) {
+			if below[name] == nil {
+				below[name] = map[string]bool{}
+			}
+			below[name][ns] = true
+		}
+	}
+	for _, g := range w.grants.All() {
+		if g.Gateways {
+			continue
+		}
+		note(g.Name, g.Namespace)
+		switch {
+		case !covering(g.Name, h) || granted != "" && compareWidth(g.Name, granted) > 0:
+		case granted != "" && compareWidth(g.Name, granted) == 0:
+			of = append(of, g.Namespace)
+		default:
+			granted, of = g.Name, []string{g.Namespace}
+		}
+	}
+	limited := func() bool {
+		for _, namespaces := range below {
+			if !own(namespaces) {
+				return true
+			}
+		}
+		return false
+	}
+	if !gateways && limited() {
+		return false
+	}
+	if !gateways && !slices.ContainsFunc(of, b.has) {
+		clear(below)
+		w.givenByGateways(s, func(name Hostname, ns string) {
+			if !tooWide(name) {
+				note(name, ns)
+			}
+		})
+		if limited() {
+			return false
+		}
+	}
+	return own(w.titlesOf(s, h, gateways))
+}
+
+// givenByGateways yields what Gateways of unbound sources give to namespaces.
+func (w *tenants) givenByGateways(s *Snapshot, yield func(name Hostname, ns string)) {
 	for _, g := range s.Gateways {
 		if w.bindings[sourceOf(&g.Meta)] != nil {
 			continue
@@ -36,31 +106,9 @@ func (w *tenants) titlesOf(s *Snapshot, h Hostname, gateways bool) map[string]bo
 			case ".":
 				ns = g.Namespace
 			}
-			if gateways || strings.Count(strings.TrimPrefix(host, "*."), ".") > 0 {
-				try(Hostname(host), ns, true)
-			}
+			yield(Hostname(host), ns)
 		}
 	}
-	given := best
-	for _, g := range w.grants.All() {
-		if gateways || !g.Gateways {
-			try(g.Name, g.Namespace, best != given)
-		}
-	}
-	return out
-}
-
-// hasTitle reports whether a name is a source's by the documentation, other than by a pattern or a declaration:
-// it is given to a namespace of it, and nothing below is granted to others.
-func (w *tenants) hasTitle(s *Snapshot, b *Binding, h Hostname, gateways bool) bool {
-	if slices.ContainsFunc(w.grants.All(), func(g Grant) bool {
-		same := func(o Grant) bool { return o.Name == g.Name && !o.Gateways && b.has(o.Namespace) }
-		return !gateways && !g.Gateways && isWide(h) && g.Name != h && covering(h, g.Name) && !slices.ContainsFunc(w.grants.All(), same)
-	}) {
-		return false
-	}
-	out := w.titlesOf(s, h, gateways)
-	return slices.ContainsFunc(b.Namespaces, func(ns string) bool { return out[ns] })
 }
 
 // checkOwners holds to the definition what other namespaces see of bound sources: hosts of their patterns and titles

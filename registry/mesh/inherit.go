@@ -74,7 +74,7 @@ func (x *heir) inherit(r Recorded) {
 		if b == nil || !b.has(r.Namespace) || x.owners.pattern(i, r.Name) != nil {
 			continue
 		}
-		if own, _ := x.owners.titled(b, r.Name, false); own || b.covers(r.Name) {
+		if x.owners.hasTitle(b, r.Name, false) || b.covers(r.Name) {
 			continue
 		}
 		needed = needed || !isAddress(r.Name) || x.names(i, r.Name)

@@ -90,3 +90,53 @@ func TestServerNamesOfPrivateServices(t *testing.T) {
 		t.Errorf("conflicts %+v", s.Conflicts)
 	}
 }
+
+// TestWildcardLeavesWhatGatewaysGiveToOthers: of names that Gateways give, the narrowest counts. So a wildcard that is
+// given to one namespace is for its own clients only where a name below is given to another: it would take the requests
+// of others' clients for that name. A pattern gives it, and what the namespace had before an upgrade stays.
+func TestWildcardLeavesWhatGatewaysGiveToOthers(t *testing.T) {
+	t.Parallel()
+	const wildcard = "*.corp.example"
+	for name, c := range map[string]struct {
+		gives    []string
+		pattern  Hostname
+		grants   []Grant
+		recorded []Recorded
+		own      bool // limited to its own namespace
+	}{
+		"alone":          {gives: []string{"shop/" + wildcard}},
+		"below":          {gives: []string{"shop/" + wildcard, "bank/pay.corp.example"}, own: true},
+		"wildcard_below": {gives: []string{"shop/" + wildcard, "bank/*.pay.corp.example"}, own: true},
+		"own_below":      {gives: []string{"shop/" + wildcard, "shop/pay.corp.example"}},
+		"shared":         {gives: []string{"shop/" + wildcard, "shop/pay.corp.example", "bank/pay.corp.example"}},
+		"beside":         {gives: []string{"shop/" + wildcard, "bank/pay.other.example", "bank/*"}},
+		"pattern":        {gives: []string{"shop/" + wildcard, "bank/pay.corp.example"}, pattern: wildcard},
+		"granted":        {gives: []string{"shop/" + wildcard, "bank/pay.corp.example"}, grants: []Grant{{Name: wildcard, Namespace: "shop"}}},
+		"upgraded":       {gives: []string{"shop/" + wildcard, "bank/pay.corp.example"}, recorded: []Recorded{{Name: wildcard, Namespace: "shop"}}},
+		"granted_below":  {gives: []string{"shop/" + wildcard}, grants: []Grant{{Name: wildcard, Namespace: "shop"}, {Name: "pay.corp.example", Namespace: "bank"}}, own: true},
+	} {
+		shop := &Binding{Namespaces: []string{"shop"}}
+		if c.pattern != "" {
+			shop.Hosts = []Hostname{c.pattern}
+		}
+		in := Input{
+			Fallback: testMeshConfig(), Bindings: []*Binding{nil, shop, {Namespaces: []string{"bank"}}},
+			Fragments: []*Fragment{{Gateways: []*Gateway{giving(c.gives...)}}, {Services: []*Service{hosting("shop", wildcard)}, VirtualServices: []*VirtualService{routing("shop", wildcard)}}, {}},
+		}
+		grants := c.grants
+		if c.recorded != nil {
+			grants = InheritGrants(in, c.recorded)
+		}
+		in.Grants = NewGrants(grants)
+		s := Merge(in)
+		if got := onlyOwn(s.Services[0].ExportTo, nil, "shop"); got != c.own {
+			t.Errorf("%s: the service is for its own namespace only: %v; conflicts: %v", name, got, s.Conflicts)
+		}
+		if got := onlyOwn(s.VirtualServices[0].ExportTo, nil, "shop"); got != c.own {
+			t.Errorf("%s: the routes are for their own namespace only: %v; conflicts: %v", name, got, s.Conflicts)
+		}
+		if open := s.OpenGrants(); c.recorded != nil && len(open) != 1 {
+			t.Errorf("%s: %v are to be moved into settings, want the wildcard", name, open)
+		}
+	}
+}

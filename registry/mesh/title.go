@@ -233,7 +233,7 @@ func (o *owners) notTitled(b *Binding, h Hostname, gateways bool) *rival {
 	case own && gateways:
 		return nil
 	case own:
-		return o.grantedBelow(b, h)
+		return o.titledBelow(b, h)
 	case who != "":
 		return &rival{who: who}
 	default:
@@ -241,20 +241,44 @@ func (o *owners) notTitled(b *Binding, h Hostname, gateways bool) *rival {
 	}
 }
 
-// grantedBelow looks for a grant of others below a wildcard or within a range, of which its owner would take the
-// requests as well.
-func (o *owners) grantedBelow(b *Binding, h Hostname) *rival {
-	if o.grants == nil || !isWide(h) {
+// hasTitle reports whether a binding has a name that no unbound source declares, and no pattern has.
+func (o *owners) hasTitle(b *Binding, h Hostname, gateways bool) bool {
+	return o.notTitled(b, h, gateways) == nil
+}
+
+// titledBelow looks for a name of others below a wildcard or within a range, of which its owner would take the
+// requests as well: by a grant, or by a Gateway unless the owner has the wildcard from before, when Gateways gave nothing.
+func (o *owners) titledBelow(b *Binding, h Hostname) *rival {
+	if !isWide(h) {
 		return nil
 	}
-	var found *rival
-	o.grants.services.order.below(h, func(x Hostname) bool {
-		if namespaces := o.grants.services.of[x]; !slices.ContainsFunc(namespaces, b.has) {
-			found = &rival{who: fmt.Sprintf("namespace %s, which had %q before", namespaces[0], x)}
+	granted := false
+	if o.grants != nil {
+		_, namespaces := o.grants.services.narrowest(h, true)
+		granted = slices.ContainsFunc(namespaces, b.has)
+		if x, ns := o.grants.services.othersBelow(b, h, true); x != "" {
+			return &rival{who: fmt.Sprintf("namespace %s, which had %q before", ns, x)}
 		}
-		return found == nil
+	}
+	if granted {
+		return nil
+	}
+	if x, ns := o.given.othersBelow(b, h, false); x != "" {
+		return &rival{who: fmt.Sprintf("namespace %s, to which a Gateway gives %q", ns, x)}
+	}
+	return nil
+}
+
+// othersBelow is a name below a wildcard or within a range that belongs to none of a binding's namespaces, and one to
+// which it does; empty if there is none. Names that are too wide count only if wide is true.
+func (t *titles) othersBelow(b *Binding, h Hostname, wide bool) (name Hostname, namespace string) {
+	t.order.below(h, func(x Hostname) bool {
+		if namespaces := t.of[x]; (wide || !tooWide(x)) && !slices.ContainsFunc(namespaces, b.has) {
+			name, namespace = x, namespaces[0]
+		}
+		return name == ""
 	})
-	return found
+	return name, namespace
 }
 
 // withoutPorts is the owners without grants of ports.
@@ -318,9 +342,8 @@ func (o *owners) heirsOf(g Grant) []int {
 		if first < 0 {
 			first = i
 		}
-		own, _ := o.titled(b, g.Name, g.Gateways)
 		switch {
-		case own || b.covers(g.Name):
+		case o.hasTitle(b, g.Name, g.Gateways) || b.covers(g.Name):
 			has = true
 		case o.claims[i].names(g.Name):
 			out = append(out, i)
