@@ -260,6 +260,25 @@ func (m *Mesh) StartAgent(h Host, token string) *Process {
 	return m.Start(h.Name, append(slices.Clone(h.Wrap), argv...)...)
 }
 
+// GatewayAt is the address, by its number, of the host that StartGateway starts.
+const GatewayAt = 13
+
+// GatewayWorkload is the manifest of that host. Gateways select it by the label istio: ingressgateway.
+const GatewayWorkload = `
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: edge, namespace: edge}
+spec: {address: 127.0.0.13, labels: {istio: ingressgateway}, serviceAccount: edge}
+---
+`
+
+// StartGateway starts the host edge, a gateway of the namespace edge, with more flags for its agent.
+func (m *Mesh) StartGateway(flags ...string) (Host, *Process) {
+	m.tb.Helper()
+	h := Host{Name: "edge", Workload: "edge/edge", Address: GatewayAt, Agent: append([]string{"--drain-time", "1s"}, flags...)}
+	return h, m.StartAgent(h, m.Token("--host", h.Name, "--workload", h.Workload, "--type", "router"))
+}
+
 // StartHost starts the application, makes a token and starts the agent.
 func (m *Mesh) StartHost(h Host) (app, agent *Process) {
 	m.tb.Helper()

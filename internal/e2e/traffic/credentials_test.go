@@ -17,12 +17,7 @@ import (
 	"github.com/fairlead/fairlead/internal/meshtest"
 )
 
-const credentialGateway = `
-apiVersion: networking.istio.io/v1
-kind: WorkloadEntry
-metadata: {name: edge, namespace: edge}
-spec: {address: 127.0.0.13, labels: {istio: ingressgateway}, serviceAccount: edge}
----
+const credentialGateway = meshtest.GatewayWorkload + `
 apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: public, namespace: edge}
@@ -69,8 +64,7 @@ func newEdgeHost(t *testing.T) *edgeHost {
 	e.keys.Write("mutual", "ca.crt", e.keys.RootPEM())
 	e.Write("credentials.yaml", credentialGateway)
 	e.StartServer()
-	e.host = meshtest.Host{Name: "edge", Workload: "edge/edge", Address: 13, Agent: []string{"--drain-time", "1s", "--credentials-dir", e.keys.Dir, "--http-address", e.AgentHTTP(13)}}
-	e.agent = e.StartAgent(e.host, e.Token("--host", "edge", "--workload", "edge/edge", "--type", "router"))
+	e.host, e.agent = e.StartGateway("--credentials-dir", e.keys.Dir, "--http-address", e.AgentHTTP(meshtest.GatewayAt))
 	return e
 }
 

@@ -22,12 +22,7 @@ import (
 	"github.com/fairlead/fairlead/internal/meshtest"
 )
 
-const gatewayMesh = `
-apiVersion: networking.istio.io/v1
-kind: WorkloadEntry
-metadata: {name: edge, namespace: edge}
-spec: {address: 127.0.0.13, labels: {istio: ingressgateway}, serviceAccount: edge}
----
+const gatewayMesh = meshtest.GatewayWorkload + `
 apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: public, namespace: edge}
@@ -106,8 +101,7 @@ func TestGateway(t *testing.T) {
 		p.StartApp(meshtest.Host{Name: name, App: []string{"--protocol", name}})
 	}
 	p.StartHost(p.echoH)
-	edge := meshtest.Host{Name: "edge", Workload: "edge/edge", Address: 13, Agent: []string{"--drain-time", "1s"}}
-	p.StartAgent(edge, p.Token("--host", edge.Name, "--workload", edge.Workload, "--type", "router"))
+	p.StartGateway()
 	p.AwaitLive("echo", "edge")
 
 	ask := func(port int, scheme, host, path string) (int, string, error) {
