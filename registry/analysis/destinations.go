@@ -78,8 +78,13 @@ func orNone(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}
+	const most = 20 // each of many destinations says this
 	slices.Sort(names)
-	return strings.Join(slices.Compact(names), ", ")
+	names = slices.Compact(names)
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // routeHosts warns of a host that sidecars route but nothing serves.

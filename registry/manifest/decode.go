@@ -381,8 +381,9 @@ func (d *decoder) spec(o *Object, gvk schema.GVK, r *reporter) {
 		Kind: gvk.Kind, Namespace: o.Meta.Namespace, Name: o.Meta.Name,
 		Labels: o.Meta.Labels, Annotations: o.Meta.Annotations, Spec: o.Spec,
 	})
+	causes := newCauses(problems)
 	for _, rule := range rules {
-		if slices.ContainsFunc(problems, func(p schema.Problem) bool { return follows(rule.Path, p) }) {
+		if causes.of(rule.Path) {
 			continue
 		}
 		r.add(CodeWebhook, o.root.Nearest(rule.Path), rule.Path, rule.Message)
@@ -390,24 +391,6 @@ func (d *decoder) spec(o *Object, gvk schema.GVK, r *reporter) {
 			r.faults[len(r.faults)-1].Severity = Warning
 		}
 	}
-}
-
-// follows reports whether a rule that is broken at a path may be so only
-// because of a problem that is reported already: it says the same of the same
-// object, or speaks of a value that had to be left out, of something in it, or
-// of the object it is missing from.
-func follows(path string, p schema.Problem) bool {
-	if within(p.Path, path) {
-		return p.Unusable || p.Code == schema.Missing || p.Path == path
-	}
-	if !within(path, p.Path) {
-		return false
-	}
-	if p.Unusable || p.Code == schema.Missing {
-		return true
-	}
-	rest := strings.TrimLeft(path[len(p.Path):], ".")
-	return !strings.ContainsAny(rest, ".[")
 }
 
 // within reports whether one path is the other or lies in it.

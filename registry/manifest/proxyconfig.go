@@ -118,7 +118,7 @@ func readProxyConfig(text string, r *reporter) *meshconfig.ProxyConfig {
 	probe := m.written.GetDefaultConfig().GetReadinessProbe()
 	if probe != nil {
 		m.written.DefaultConfig.ReadinessProbe = nil
-		doc.Fields = slices.DeleteFunc(slices.Clone(doc.Fields), func(f tree.Field) bool { return f.Key == "readinessProbe" || f.Key == "readiness_probe" })
+		doc.SetFields(slices.DeleteFunc(slices.Clone(doc.Fields), func(f tree.Field) bool { return f.Key == "readinessProbe" || f.Key == "readiness_probe" }))
 	}
 	m.notInForce(root, m.written.ProtoReflect(), defaultMeshSpec().ProtoReflect(), "")
 	out := &meshconfig.MeshConfig{DefaultConfig: m.written.GetDefaultConfig()}

@@ -116,6 +116,6 @@ func (p *pruning) object(n *tree.Node, s *Schema) *tree.Node {
 		}
 	}
 	c := *n
-	c.Fields = fields
+	c.SetFields(fields)
 	return &c
 }

@@ -66,7 +66,32 @@ type Node struct {
 	Items []*Node
 	// Fields are in the order of the document, without duplicates.
 	Fields []Field
+	// where finds fields; nil while they are few.
+	where *index
 }
+
+// fewFields is how many fields of a map are compared one by one.
+const fewFields = 16
+
+// index finds the fields of a large map: whoever reports many of them looks for each.
+type index struct {
+	at      map[string]int
+	lengths map[int]bool // of the keys
+}
+
+// SetFields replaces the fields of a map.
+func (n *Node) SetFields(fields []Field) {
+	n.Fields, n.where = fields, nil
+	if len(fields) <= fewFields {
+		return
+	}
+	n.where = &index{make(map[string]int, len(fields)), map[int]bool{}}
+	for i := range fields {
+		n.where.add(fields[i].Key, i)
+	}
+}
+
+func (x *index) add(key string, at int) { x.at[key], x.lengths[len(key)] = at, true }
 
 // Get returns the value of a map's field, or nil.
 func (n *Node) Get(key string) *Node {
@@ -79,6 +104,12 @@ func (n *Node) Get(key string) *Node {
 // Field returns the map's field of that name, or nil.
 func (n *Node) Field(key string) *Field {
 	if n == nil {
+		return nil
+	}
+	if n.where != nil && len(n.where.at) == len(n.Fields) { // else somebody has changed the fields
+		if i, ok := n.where.at[key]; ok {
+			return &n.Fields[i]
+		}
 		return nil
 	}
 	for i := range n.Fields {
@@ -138,18 +169,18 @@ func (n *Node) element(index string) *Node {
 // step takes one field off a path. Keys may contain dots and brackets, as
 // label names do, so the longest key that fits wins.
 func (n *Node) step(path string) (*Node, string) {
-	var best *Field
-	for i := range n.Fields {
-		f := &n.Fields[i]
-		rest, ok := strings.CutPrefix(path, f.Key)
-		if ok && (rest == "" || rest[0] == '.' || rest[0] == '[') && (best == nil || len(f.Key) > len(best.Key)) {
-			best = f
+	for end := len(path); end > 0; end-- {
+		if end < len(path) && path[end] != '.' && path[end] != '[' {
+			continue
+		}
+		if n.where != nil && !n.where.lengths[end] {
+			continue
+		}
+		if f := n.Field(path[:end]); f != nil {
+			return f.Value, path[end:]
 		}
 	}
-	if best == nil {
-		return nil, path
-	}
-	return best.Value, path[len(best.Key):]
+	return nil, path
 }
 
 // JSON is the value as encoding/json would have decoded it: map[string]any,

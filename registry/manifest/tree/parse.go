@@ -390,43 +390,21 @@ func (b *builder) key(n *yaml.Node) (name string, kind Kind, ok bool) {
 	return name, k.Kind, ok
 }
 
-// fewFields is how many fields of a map are compared one by one.
-const fewFields = 16
-
 // fieldSet is a map that is being filled.
-type fieldSet struct {
-	out *Node
-	// seen is where the fields are; nil while they are few.
-	seen map[string]int
-}
-
-// find gives the field of a key, or nil.
-func (s *fieldSet) find(key string) *Field {
-	if s.seen == nil {
-		return s.out.Field(key)
-	}
-	if i, ok := s.seen[key]; ok {
-		return &s.out.Fields[i]
-	}
-	return nil
-}
+type fieldSet struct{ out *Node }
 
 func (s *fieldSet) add(f Field) {
-	s.out.Fields = append(s.out.Fields, f)
-	switch n := len(s.out.Fields); {
-	case s.seen != nil:
-		s.seen[f.Key] = n - 1
-	case n > fewFields:
-		s.seen = make(map[string]int, cap(s.out.Fields))
-		for i := range s.out.Fields {
-			s.seen[s.out.Fields[i].Key] = i
-		}
+	out := s.out
+	if out.Fields = append(out.Fields, f); out.where != nil {
+		out.where.add(f.Key, len(out.Fields)-1)
+	} else if len(out.Fields) > fewFields {
+		out.SetFields(out.Fields)
 	}
 }
 
 // add puts a field into a map unless its key is there already.
 func (b *builder) add(into *fieldSet, f Field) {
-	if first := into.find(f.Key); first != nil {
+	if first := into.out.Field(f.Key); first != nil {
 		b.at.Field(f.Key)
 		b.problems = append(b.problems, Problem{
 			Code: DuplicateKey, Pos: f.KeyPos, Path: b.at.String(),

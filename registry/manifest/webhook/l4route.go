@@ -1,8 +1,6 @@
 package webhook
 
 import (
-	"strings"
-
 	networking "istio.io/api/networking/v1alpha3"
 )
 
@@ -46,13 +44,11 @@ func (c cursor) sniHost(h string, ctx vsContext) {
 		c.wrong("%s", why)
 		return
 	}
-	for _, host := range ctx.hosts {
-		if covers(host, h) {
-			return
-		}
+	if ctx.covered().covers(h) {
+		return
 	}
 	c.wrong("%q is not among the hosts of this VirtualService (%s); add it to hosts%s",
-		h, strings.Join(ctx.hosts, ", "), near(h, ctx.hosts...))
+		h, fewOf(ctx.hosts), near(h, ctx.hosts...))
 }
 
 func (c cursor) tcpRoute(r *networking.TCPRoute, ctx vsContext) {

@@ -115,7 +115,7 @@ func (c cursor) localities(l *networking.LocalityLoadBalancerSetting, outlier bo
 			c.item("failoverPriority", i).wrong("the label %q cannot stand here beside failover, which orders regions; remove one of them", p)
 		}
 	}
-	var from placed
+	from := placed{}
 	for i, d := range l.Distribute {
 		c.item("distribute", i).distribution(d)
 		c.item("distribute", i).at("from").because(from.add(d.GetFrom()))
@@ -130,7 +130,7 @@ func (c cursor) localities(l *networking.LocalityLoadBalancerSetting, outlier bo
 
 func (c cursor) distribution(d *networking.LocalityLoadBalancerSetting_Distribute) {
 	var total uint32
-	var to placed
+	to := placed{}
 	for _, name := range sorted(d.GetTo()) {
 		w := d.To[name]
 		if w == 0 || w > 100 {
@@ -173,12 +173,12 @@ func (c cursor) zones(z *networking.ZoneAwareLoadBalancerSetting, outlier bool) 
 	}
 }
 
-// placed are the localities of one list so far, each as region, zone and subzone
-// with "*" for what it leaves open. A locality may not lie within one before it.
-type placed [][3]string
+// placed are the localities of one list so far: each as region, zone and subzone, "*" for what
+// it does not say, and what it begins with, "" for the rest.
+type placed map[[3]string]bool
 
 // add says why the locality cannot follow those before it, or "".
-func (p *placed) add(locality string) string {
+func (p placed) add(locality string) string {
 	if n := strings.Count(locality, "*"); n > 1 || n == 1 && !strings.HasSuffix(locality, "*") {
 		return quoteLocality(locality) + " may hold one \"*\", at its end"
 	}
@@ -186,27 +186,30 @@ func (p *placed) add(locality string) string {
 	if slices.Contains(parts, "") {
 		return quoteLocality(locality) + " has an empty part; write region, region/zone or region/zone/subzone"
 	}
-	depth := len(parts)
 	place := [3]string{"*", "*", "*"}
 	copy(place[:], parts)
-	for _, q := range *p {
-		if q[0] == "*" || q[0] == place[0] && (depth == 1 || within(q, place, depth)) {
-			return quoteLocality(locality) + " overlaps with one before it; remove one of the two"
-		}
+	if p.overlaps(place, len(parts)) {
+		return quoteLocality(locality) + " overlaps with one before it; remove one of the two"
 	}
-	*p = append(*p, place)
+	p[[3]string{place[0]}], p[[3]string{place[0], place[1]}], p[place] = true, true, true
 	return ""
 }
 
-// within compares the zones, and with three parts the subzones, of two places in one region.
-func within(q, place [3]string, depth int) bool {
+// overlaps reports whether one of those so far has the place in it, or begins with all that its first parts say.
+func (p placed) overlaps(place [3]string, depth int) bool {
+	region, zone := place[0], place[1]
 	switch {
-	case q[1] == "*":
+	case p[[3]string{"*"}]:
 		return true
-	case q[1] != place[1]:
-		return false
+	case depth == 1:
+		return p[[3]string{region}]
+	case p[[3]string{region, "*"}]:
+		return true
+	case depth == 2:
+		return p[[3]string{region, zone}]
+	default:
+		return p[[3]string{region, zone, "*"}] || p[place]
 	}
-	return depth == 2 || q[2] == "*" || q[2] == place[2]
 }
 
 func quoteLocality(s string) string { return "the locality \"" + s + "\"" }

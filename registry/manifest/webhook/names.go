@@ -1,8 +1,10 @@
 package webhook
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -157,18 +159,90 @@ func whyPartialWildcard(host string) string {
 	return ""
 }
 
-// overlap tells whether some host is covered by both names.
-func overlap(a, b string) bool {
-	return covers(a, b) || covers(b, a)
+// overlap is two hosts of a list, by index, of which one has the other in it.
+type overlap struct{ first, later int }
+
+// overlapping are the hosts of a list that overlap, each with the widest one only: of many that are the same
+// there would be as many pairs as their square.
+func overlapping(hosts []string) []overlap {
+	type host struct {
+		backwards string // without the "*"
+		wild      bool
+		at        int
+	}
+	list := make([]host, len(hosts))
+	for i, h := range hosts {
+		text, wild := strings.CutPrefix(h, "*")
+		backwards := []byte(text)
+		slices.Reverse(backwards)
+		list[i] = host{string(backwards), wild, i}
+	}
+	// Behind a wildcard come all hosts that it has, and nothing else.
+	slices.SortFunc(list, func(a, b host) int {
+		return cmp.Or(cmp.Compare(a.backwards, b.backwards), compareBools(b.wild, a.wild), cmp.Compare(a.at, b.at))
+	})
+	var out []overlap
+	var widest *host
+	for i := range list {
+		h := &list[i]
+		switch {
+		case widest != nil && (h.backwards == widest.backwards || widest.wild && strings.HasPrefix(h.backwards, widest.backwards)):
+			out = append(out, overlap{min(h.at, widest.at), max(h.at, widest.at)})
+		default:
+			widest = h
+		}
+	}
+	slices.SortFunc(out, func(a, b overlap) int { return cmp.Or(cmp.Compare(a.later, b.later), cmp.Compare(a.first, b.first)) })
+	return out
 }
 
-// covers tells whether every host of b is a host of a.
-func covers(a, b string) bool {
-	if !isWildcard(a) {
-		return a == b
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
 	}
-	if isWildcard(b) {
-		return len(b) >= len(a) && strings.HasSuffix(b[1:], a[1:])
+}
+
+// hostSet is a list of hosts to find others in.
+type hostSet struct {
+	exact, wild map[string]bool // wildcards without the "*"
+}
+
+func newHostSet(hosts []string) hostSet {
+	s := hostSet{map[string]bool{}, map[string]bool{}}
+	for _, h := range hosts {
+		if rest, wild := strings.CutPrefix(h, "*"); wild {
+			s.wild[rest] = true
+			continue
+		}
+		s.exact[h] = true
 	}
-	return strings.HasSuffix(b, a[1:])
+	return s
+}
+
+// covers tells whether every host of h, which is no longer than a name may be, is a host of the set.
+func (s hostSet) covers(h string) bool {
+	if s.exact[h] {
+		return true
+	}
+	rest := strings.TrimPrefix(h, "*")
+	for i := range len(rest) + 1 {
+		if s.wild[rest[i:]] {
+			return true
+		}
+	}
+	return false
+}
+
+// fewOf are some names for people: a message for each of many names would be as long as their square.
+func fewOf(names []string) string {
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }

@@ -5,10 +5,13 @@ import (
 	"strings"
 )
 
+// maxNear bounds what a name is compared with: a person's list is shorter.
+const maxNear = 100
+
 // near returns " (did you mean X?)" for the one candidate that got is a slip of, or "".
 func near(got string, candidates ...string) string {
 	best, dist := "", 1+len(got)/3
-	for _, c := range candidates {
+	for _, c := range candidates[:min(len(candidates), maxNear)] {
 		if d := editDistance(strings.ToLower(got), strings.ToLower(c)); d <= dist && got != c {
 			best, dist = c, d-1
 		}

@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -73,7 +72,7 @@ func (d *deadRoutes) add(matches []proto.Message) {
 
 func (c cursor) deadHTTP(routes []*networking.HTTPRoute) {
 	d := deadRoutes{c: c, field: "http"}
-	var open []prefixMatch
+	open := prefixes{}
 	for i, r := range routes {
 		matches := make([]proto.Message, 0, len(r.GetMatch()))
 		for j, m := range r.GetMatch() {
@@ -81,15 +80,12 @@ func (c cursor) deadHTTP(routes []*networking.HTTPRoute) {
 				continue
 			}
 			at := c.item("http", i).item("match", j)
-			for _, p := range open {
-				if p.covers(m) {
-					at.warn("no request gets here: %s already takes every path that begins with %s; move this match above it",
-						p.path, strconv.Quote(p.prefix))
-					break
-				}
+			if p := open.first(m); p != nil {
+				at.warn("no request gets here: %s already takes every path that begins with %s; move this match above it",
+					p.path, strconv.Quote(p.prefix))
 			}
 			if bare := (&networking.HTTPMatchRequest{Uri: m.Uri, Name: m.Name}); m.Uri.GetPrefix() != "" && proto.Equal(m, bare) {
-				open = append(open, prefixMatch{path: at.path, prefix: m.Uri.GetPrefix()})
+				open.add(prefixMatch{path: at.path, prefix: m.Uri.GetPrefix()})
 			}
 			if m.Name != "" {
 				clone, ok := proto.Clone(m).(*networking.HTTPMatchRequest)
@@ -105,19 +101,52 @@ func (c cursor) deadHTTP(routes []*networking.HTTPRoute) {
 }
 
 // prefixMatch is a match of nothing but the beginning of the path.
-type prefixMatch struct{ path, prefix string }
+type prefixMatch struct {
+	path, prefix string
+	at           int // how many are before it
+}
 
-// covers tells whether all requests of m match p too. An equal prefix is left to
-// the search for duplicates when it stands alone.
-func (p prefixMatch) covers(m *networking.HTTPMatchRequest) bool {
-	if m.IgnoreUriCase {
-		return false
+// prefixes are such matches by the length of the prefix, and the prefix: of equal ones the first.
+type prefixes map[int]map[string]*prefixMatch
+
+func (s prefixes) add(p prefixMatch) {
+	same := s[len(p.prefix)]
+	if same == nil {
+		same = map[string]*prefixMatch{}
+		s[len(p.prefix)] = same
 	}
+	if same[p.prefix] == nil {
+		for _, others := range s {
+			p.at += len(others)
+		}
+		same[p.prefix] = &p
+	}
+}
+
+// first is the first of them that all requests of m match too. An equal prefix is left to
+// the search for duplicates when it stands alone.
+func (s prefixes) first(m *networking.HTTPMatchRequest) *prefixMatch {
+	if m.IgnoreUriCase {
+		return nil
+	}
+	var text string
+	equal := false
 	switch u := m.GetUri().GetMatchType().(type) {
 	case *networking.StringMatch_Prefix:
-		return strings.HasPrefix(u.Prefix, p.prefix) && u.Prefix != p.prefix
+		text = u.Prefix
 	case *networking.StringMatch_Exact:
-		return strings.HasPrefix(u.Exact, p.prefix)
+		text, equal = u.Exact, true
+	default:
+		return nil
 	}
-	return false
+	var first *prefixMatch
+	for n, same := range s {
+		if n > len(text) || n == len(text) && !equal {
+			continue
+		}
+		if p := same[text[:n]]; p != nil && (first == nil || p.at < first.at) {
+			first = p
+		}
+	}
+	return first
 }

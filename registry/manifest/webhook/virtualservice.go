@@ -3,6 +3,7 @@ package webhook
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -19,6 +20,8 @@ const gatewayAPI = "gateway"
 // vsContext is what the routes of a VirtualService are judged with.
 type vsContext struct {
 	hosts []string
+	// covered has the hosts to find others in.
+	covered func() hostSet
 	// delegate is true when other VirtualServices include this one.
 	delegate bool
 	// outside is true when the list of gateways lacks the mesh (an empty list too).
@@ -30,6 +33,7 @@ type vsContext struct {
 func virtualService(c cursor, o Object, vs *networking.VirtualService) {
 	ctx := vsContext{
 		hosts:          vs.Hosts,
+		covered:        sync.OnceValue(func() hostSet { return newHostSet(vs.Hosts) }),
 		delegate:       len(vs.Hosts) == 0,
 		outside:        !slices.Contains(vs.Gateways, meshGateway),
 		fromGatewayAPI: o.Annotations[metakeys.RouteSemantics] == gatewayAPI,
@@ -114,12 +118,8 @@ func (c cursor) virtualHosts(vs *networking.VirtualService, onGateway bool) {
 	if !sound {
 		return
 	}
-	for i, a := range vs.Hosts {
-		for j := i + 1; j < len(vs.Hosts); j++ {
-			if b := vs.Hosts[j]; overlap(a, b) {
-				c.item("hosts", j).wrong("%q and %q overlap; keep the wider one", a, b)
-			}
-		}
+	for _, o := range overlapping(vs.Hosts) {
+		c.item("hosts", o.later).wrong("%q and %q overlap; keep the wider one", vs.Hosts[o.first], vs.Hosts[o.later])
 	}
 }
 

@@ -46,7 +46,11 @@ func (c cursor) endpointPorts(ports map[string]uint32, service map[string]bool) 
 	for _, name := range sorted(ports) {
 		at := c.entry("ports", name)
 		if service != nil && !service[name] {
-			at.wrong("the service has no port %q%s", name, near(name, sorted(service)...))
+			slip := ""
+			if len(service) <= maxNear {
+				slip = near(name, sorted(service)...)
+			}
+			at.wrong("the service has no port %q%s", name, slip)
 		}
 		at.portName(name)
 		at.because(whyNotPort(ports[name]))
