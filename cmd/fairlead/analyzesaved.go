@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -120,5 +121,5 @@ func (t *tree) savedFaults(entries map[savedPlace]lastgood.Entry) []manifest.Fau
 
 // isLimit reports whether an object is refused by a limit that this release has first.
 func isLimit(f manifest.Fault) bool {
-	return slices.Contains([]manifest.Code{manifest.CodeExpansion, manifest.CodeHashTables, manifest.CodeExpression, lastgood.CodeExcess}, f.Code)
+	return slices.Contains(codes.Limits(), string(f.Code))
 }

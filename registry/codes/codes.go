@@ -21,11 +21,21 @@ const (
 	Webhook       = "FL0120"
 	NotInForce    = "FL0130"
 	NoEffect      = "FL0131"
-	Expansion     = "FL0140"
 	Blank         = "FL0150"
 	LostSelector  = "FL0190"
 	LostCondition = "FL0191"
 )
+
+// Codes of objects that are refused because of what they cost: each is one of [Limits].
+const (
+	Expansion    = "FL0140"
+	HashTables   = "FL0231"
+	Expression   = "FL0234"
+	SourceExcess = "FL0311"
+)
+
+// Limits are the codes of what an upgrade can take, since releases before had no limit of it.
+func Limits() []string { return []string{Expansion, HashTables, Expression, SourceExcess} }
 
 // Codes of one object, of what becomes of it for Envoys.
 const (
@@ -57,10 +67,8 @@ const (
 	CatalogHost         = "FL0221"
 	CatalogsDiffer      = "FL0222"
 	ForeignHost         = "FL0226"
-	HashTables          = "FL0231"
 	ForeignCredential   = "FL0232"
 	ForeignRoute        = "FL0233"
-	Expression          = "FL0234"
 	IngressBind         = "FL0240"
 	Denies              = "FL0241"
 	UnknownIdentity     = "FL0250"
@@ -110,7 +118,6 @@ const (
 	SourceState  = "FL0305"
 	SourceDenies = "FL0308"
 	SourceCut    = "FL0309"
-	SourceExcess = "FL0311"
 )
 
 // Codes of directories of files.

@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -190,5 +191,53 @@ func TestProblems(t *testing.T) {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// TestLimitsAreWhole: a code that stands among those of limits, or with which something is refused for
+// its size, is one of Limits.
+func TestLimitsAreWhole(t *testing.T) {
+	t.Parallel()
+	f, err := parser.ParseFile(token.NewFileSet(), "codes.go", nil, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, d := range f.Decls {
+		block, ok := d.(*ast.GenDecl)
+		if !ok || !strings.Contains(block.Doc.Text(), "[Limits]") {
+			continue
+		}
+		for _, spec := range block.Specs {
+			if spec, ok := spec.(*ast.ValueSpec); ok {
+				lit, _ := spec.Values[0].(*ast.BasicLit)
+				text, _ := strconv.Unquote(lit.Value)
+				want = append(want, text)
+			}
+		}
+	}
+	if len(want) < 4 || !slices.Equal(want, Limits()) {
+		t.Errorf("limits are %v, want %v", Limits(), want)
+	}
+	// Limits of one object are added as "refused: …" in package manifest.
+	refused, names, found := regexp.MustCompile(`\.add\((Code\w+), .*"refused: `), register(t), 0
+	paths, err := filepath.Glob(filepath.Join(root, "registry", "manifest", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range refused.FindAllStringSubmatch(string(text), -1) {
+			found++
+			if c := names[strings.TrimPrefix(m[1], "Code")]; !slices.Contains(Limits(), c) {
+				t.Errorf("%s refuses with %s (%s), which is none of the limits", path, m[1], c)
+			}
+		}
+	}
+	if found < 2 {
+		t.Errorf("%d refusals found", found)
 	}
 }
