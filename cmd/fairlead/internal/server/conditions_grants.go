@@ -40,10 +40,10 @@ func hostGrantsOpen(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 func grantsOf(ns string, grants []mesh.OpenGrant) Condition {
 	var names, sources, ports []string
 	bySource := map[string][]mesh.Hostname{}
-	overlaps := ""
+	var overlaps []string
 	size := 0
 	for _, g := range grants[:min(len(grants), listedGrants)] {
-		if size += len(g.Name); size > listedGrantBytes && len(names) > 0 {
+		if size += len(g.Name) + len(g.Overlaps); size > listedGrantBytes && len(names) > 0 {
 			break
 		}
 		what := string(g.Name)
@@ -57,7 +57,7 @@ func grantsOf(ns string, grants []mesh.OpenGrant) Condition {
 			continue // no pattern gives a port
 		}
 		if g.Overlaps != "" {
-			overlaps = fmt.Sprintf("; %s cannot be a pattern, because it overlaps with %s: write patterns for single names, or name the hosts in a Gateway of a directory without a namespace, as %s/HOST", g.Name, g.Overlaps, ns)
+			overlaps = append(overlaps, fmt.Sprintf("%s cannot be a pattern, because it overlaps with %s", g.Name, g.Overlaps))
 			continue
 		}
 		for _, source := range g.Sources {
@@ -85,9 +85,12 @@ func grantsOf(ns string, grants []mesh.OpenGrant) Condition {
 	if len(ports) > 0 {
 		action = fmt.Sprintf("at %s, its services come before those of others: give them addresses by patterns, or other ports; %s", strings.Join(ports, ", "), action)
 	}
+	if len(overlaps) > 0 {
+		action += fmt.Sprintf("; %s: write patterns for single names, or name the hosts in a Gateway of a directory without a namespace, as %s/HOST", strings.Join(overlaps, "; "), ns)
+	}
 	return Condition{
 		Subject: "namespace " + ns,
 		Text:    fmt.Sprintf("%d names belong to namespace %s from before patterns: %s%s", len(grants), ns, strings.Join(names, ", "), more),
-		Action:  action + overlaps + all,
+		Action:  action + all,
 	}
 }

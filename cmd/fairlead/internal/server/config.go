@@ -151,7 +151,7 @@ const (
 )
 
 func (c Config) check() (Config, error) {
-	errs := []error{c.checkLimits(), c.Consul.Check(), c.checkBindings(), c.Keys.check()}
+	errs := []error{c.checkLimits(), c.Consul.Check(), c.CheckBindings(), c.Keys.check()}
 	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
 	if c.Logger == nil {
 		errs = append(errs, errors.New("config: Logger is missing"))

@@ -155,33 +155,49 @@ func ReadOwners(dir string) (Owners, error) {
 
 func (s *Server) hostGrants() hostGrants { return hostGrants{s.cfg.StateDir, s.cfg.HostsOnly} }
 
-// checkBindings checks what the settings say of bound sources.
-func (c *Config) checkBindings() error {
-	var errs []error
-	type named struct {
-		flag string
-		b    *mesh.Binding
-	}
-	var bound []named
+// manifestSource is a directory or a prefix of keys with manifests, as settings have it.
+type manifestSource struct {
+	// flag names it, and hostsFlag the setting of its hosts; bind is how it is bound to a namespace.
+	flag, hostsFlag, bind string
+	binding               *mesh.Binding // or nil
+	hosts                 []mesh.Hostname
+}
+
+// manifestSources are all of them. A prefix that cannot be read is none; [Consul.Check] reports it.
+func (c *Config) manifestSources() []manifestSource {
+	var out []manifestSource
 	for _, r := range c.Roots {
-		switch b := r.Binding(); {
-		case b != nil:
-			bound = append(bound, named{fmt.Sprintf("--config-dir %q", r.Path), b})
-		case len(r.Hosts) > 0:
-			errs = append(errs, fmt.Errorf("--config-hosts %q: the directory is not bound to a namespace, so it may use every host: bind it with --config-dir DIR=NAMESPACE, or leave its hosts out", r.Path))
+		out = append(out, manifestSource{
+			flag: fmt.Sprintf("--config-dir %q", r.Path), hostsFlag: fmt.Sprintf("--config-hosts %q: the directory", r.Path), bind: "--config-dir DIR=NAMESPACE",
+			binding: r.Binding(), hosts: r.Hosts,
+		})
+	}
+	if b, err := c.Consul.Binding(); err == nil {
+		out = append(out, manifestSource{
+			flag: "--consul-kv-prefix", hostsFlag: "--consul-kv-hosts: the prefix", bind: "--consul-kv-prefix PREFIX=NAMESPACE",
+			binding: b, hosts: c.Consul.KVHosts,
+		})
+	}
+	return out
+}
+
+// bound are those that are bound to namespaces.
+func (c *Config) bound() []manifestSource {
+	return slices.DeleteFunc(c.manifestSources(), func(x manifestSource) bool { return x.binding == nil })
+}
+
+// CheckBindings checks what the settings say of bound sources.
+func (c *Config) CheckBindings() error {
+	var errs []error
+	for _, x := range c.manifestSources() {
+		if x.binding == nil && len(x.hosts) > 0 {
+			errs = append(errs, fmt.Errorf("%s is not bound to a namespace, so it may use every host: bind it with %s, or leave its hosts out", x.hostsFlag, x.bind))
 		}
 	}
-	b, err := c.Consul.Binding()
-	switch {
-	case err != nil: // reported by Check
-	case b != nil:
-		bound = append(bound, named{"--consul-kv-prefix", b})
-	case len(c.Consul.KVHosts) > 0:
-		errs = append(errs, errors.New("--consul-kv-hosts: the prefix is not bound to a namespace, so it may use every host: bind it with --consul-kv-prefix PREFIX=NAMESPACE, or leave its hosts out"))
-	}
+	bound := c.bound()
 	for i, x := range bound {
 		for _, y := range bound[:i] {
-			if p, q, overlap := mesh.Overlap(y.b, x.b); overlap {
+			if p, q, overlap := mesh.Overlap(y.binding, x.binding); overlap {
 				errs = append(errs, fmt.Errorf("%s and %s: %q and %q have hosts in common: say whose they are", y.flag, x.flag, p, q))
 			}
 		}
@@ -192,11 +208,8 @@ func (c *Config) checkBindings() error {
 // boundNamespaces are those that some source is bound to.
 func (c *Config) boundNamespaces() []string {
 	var out []string
-	for _, r := range c.Roots {
-		out = append(out, r.Namespaces...)
-	}
-	if b, err := c.Consul.Binding(); err == nil && b != nil {
-		out = append(out, b.Namespaces...)
+	for _, x := range c.bound() {
+		out = append(out, x.binding.Namespaces...)
 	}
 	return out
 }
@@ -207,17 +220,11 @@ func (c *Config) checkRoot(root string) error {
 	if c.BindRoot {
 		return nil
 	}
-	refuse := func(flag string) error {
-		return fmt.Errorf("%s is bound to %q, the root namespace: what it writes there holds for the whole mesh; "+
-			"if that is meant, say so with --bind-root-namespace, else take the namespace out", flag, root)
-	}
-	for _, r := range c.Roots {
-		if slices.Contains(r.Namespaces, root) {
-			return refuse(fmt.Sprintf("--config-dir %q", r.Path))
+	for _, x := range c.bound() {
+		if slices.Contains(x.binding.Namespaces, root) {
+			return fmt.Errorf("%s is bound to %q, the root namespace: what it writes there holds for the whole mesh; "+
+				"if that is meant, say so with --bind-root-namespace, else take the namespace out", x.flag, root)
 		}
-	}
-	if b, err := c.Consul.Binding(); err == nil && b != nil && slices.Contains(b.Namespaces, root) {
-		return refuse("--consul-kv-prefix")
 	}
 	return nil
 }

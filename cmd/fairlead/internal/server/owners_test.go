@@ -141,6 +141,13 @@ func TestGrantsAreConditions(t *testing.T) {
 		!strings.Contains(got[1].Text, "*.web.example (at gateways)") || !strings.Contains(got[1].Action, "--consul-kv-hosts '*.web.example';") {
 		t.Errorf("conditions: %+v", got)
 	}
+	other := open("shop", "/srv/shop", "*.third.example")
+	other.Overlaps = "b.third.example of the namespace third"
+	s.Registry.Grants = []mesh.OpenGrant{nested, other}
+	if got := hostGrantsOpen(nil, s, time.Now()); len(got) != 1 || !strings.Contains(got[0].Action,
+		"*.corp.example cannot be a pattern, because it overlaps with a.corp.example of the namespace evil; *.third.example cannot be a pattern, because it overlaps with b.third.example of the namespace third: write patterns for single names") {
+		t.Errorf("one of two names that cannot be patterns is left out: %+v", got)
+	}
 	s.Registry.Grants = nil
 	for i := range 30 {
 		s.Registry.Grants = append(s.Registry.Grants, open("shop", "/srv/shop", mesh.Hostname(fmt.Sprintf("a%02d.%s.example", i, strings.Repeat("b", 60)))))
