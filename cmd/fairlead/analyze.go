@@ -63,7 +63,7 @@ Exit code 0: no errors, warnings allowed; 1: there are errors, or the upgrade wo
 				return err
 			}
 			faults = append(faults, more...)
-			t, err := readTree(cmd.InOrStdin(), args, &bound, catalog.hostPaths)
+			t, err := readSources(cmd.InOrStdin(), args, &bound, &catalog)
 			if err != nil {
 				return err
 			}

@@ -177,9 +177,9 @@ func (t *tree) faultAsks() map[*mesh.Binding][]boundAsk {
 			a.For = forSize
 			a.Advice += "; no flag allows more"
 		case f.Code == manifest.CodeNotInForce:
-			for _, flag := range []string{allowSockets, allowFiles, allowLocal} {
-				if strings.Contains(f.Message, "--"+flag) {
-					a.For, a.Flag = forPath, "--"+flag+" "+mesh.QuoteWord(b.Source)
+			for _, flag := range (&hostPathFlags{}).paths() {
+				if strings.Contains(f.Message, "--"+flag.name) {
+					a.For, a.Flag = forPath, "--"+flag.name+" "+mesh.QuoteWord(b.Source)
 				}
 			}
 		}

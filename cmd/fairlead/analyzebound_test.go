@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +13,11 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -403,5 +409,59 @@ func TestUpgradeStateIsRead(t *testing.T) {
 				t.Errorf("exit code %d\n%s%s", code, out, errs)
 			}
 		})
+	}
+}
+
+// TestUpgradeOfKeys: what a prefix of Consul's key-value store had is compared with the versions that a source has saved of
+// its keys: a key that is broken now counts as it was. The flags are those of the prefix.
+func TestUpgradeOfKeys(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, consultest.Start(t, consultest.Options{}), "fairlead/upgrade")
+	state := earlierState{t, t.TempDir()}
+	state.record(owner{Host: "a.example", Namespace: "shop"})
+	p.put("host.yaml", entry("shop", "a", "a.example", shopAddress, ""))
+	p.put("teams/size.yaml", manyOf("shop", "many", 2, 60))
+	src, err := kv.New(kv.Config{Logger: slog.New(slog.DiscardHandler), Client: client.Config{Address: p.a.Address()}, Prefix: p.prefix, Namespaces: []string{"shop"}, StateDir: state.dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out, ended := make(chan *mesh.Fragment, 64), make(chan error, 1)
+	go func() { ended <- src.Run(ctx, out) }()
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		saved, err := savedVersions(state.dir)
+		if err == nil && len(saved) != 2 {
+			err = fmt.Errorf("%d texts are saved", len(saved))
+		}
+		return err
+	})
+	cancel()
+	<-ended
+	p.put("host.yaml", "kind: [\n")
+	p.put("teams/size.yaml", "kind: [\n")
+	before := state.bytes()
+	args := []string{"--consul-address", p.a.Address(), "--consul-kv-prefix", p.prefix + "=shop", "--state-dir", state.dir, "--max-expansion", "100"}
+	r, code := boundOf(t, args...)
+	if after := state.bytes(); fmt.Sprint(before) != fmt.Sprint(after) {
+		t.Error("the state directory differs")
+	}
+	if code != 1 || len(r.Sources) != 1 || r.Sources[0].Source != mesh.KeysSource || len(r.Upgrade.Lost) != 1 || len(r.Upgrade.Granted) != 1 ||
+		!slices.Equal(r.Upgrade.Flags, []string{"--consul-kv-hosts 'a.example'", "--max-expansion 121"}) {
+		t.Fatalf("exit code %d: %+v %+v", code, r, r.Upgrade)
+	}
+	if lost, granted := r.Upgrade.Lost[0], r.Upgrade.Granted[0]; lost.For != forSize || lost.File != "consul-kv:fairlead/upgrade/teams/size.yaml" || granted.For != mesh.ForDeclare || granted.Name != "a.example" || granted.File != "consul-kv:fairlead/upgrade/host.yaml" {
+		t.Errorf("lost %+v, granted %+v", lost, granted)
+	}
+	args[len(args)-1] = "121"
+	r, _ = boundOf(t, append(args, "--consul-kv-hosts", "a.example")...)
+	if len(r.Upgrade.Lost)+len(r.Upgrade.Granted) > 0 {
+		t.Errorf("with the flags: %+v", r.Upgrade)
+	}
+	// Keys of another prefix are not those.
+	args[3] = "fairlead=shop"
+	p.prefix = "fairlead"
+	p.put("host.yaml", "kind: [\n")
+	if r, _ = boundOf(t, args...); slices.ContainsFunc(r.Upgrade.Granted, func(a boundAsk) bool { return a.For == mesh.ForDeclare }) {
+		t.Errorf("versions of another prefix count: %+v", r.Upgrade)
 	}
 }

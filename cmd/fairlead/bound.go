@@ -3,10 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/spf13/pflag"
 
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -43,6 +45,24 @@ func (f *boundFlags) give(roots []files.Root) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readSources is readTree for a command that is given the flags of a server, with all of its sources: it refuses what
+// the server does not start with.
+func readSources(stdin io.Reader, paths []string, bound *boundFlags, catalog *catalogFlags) (*tree, error) {
+	roots, err := rootsOf(paths, bound)
+	if err != nil {
+		return nil, err
+	}
+	cfg := server.Config{Roots: roots}
+	cfg.Consul.KVPrefix = catalog.KVPrefix
+	if cfg.Consul.KVHosts, err = catalog.patterns(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(bound.check(), catalog.hostPaths.check(roots, catalog.KVPrefix), cfg.CheckBindings()); err != nil {
+		return nil, err
+	}
+	return treeOf(stdin, roots, bound, catalog.hostPaths)
 }
 
 // check refuses a limit that refuses everything.

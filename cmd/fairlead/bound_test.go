@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -239,5 +240,42 @@ func TestBoundSettings(t *testing.T) {
 				t.Errorf("render: %d\n%s", code, errs)
 			}
 		})
+	}
+}
+
+// TestFlagsOfSourcesAreCheckedAsByTheServer: analyze and render refuse flags with which the server does not start, with the
+// same words. A directory that is written in another way would be read as a source that is given nothing.
+func TestFlagsOfSourcesAreCheckedAsByTheServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open, shop := filepath.Join(dir, "open"), filepath.Join(dir, "shop")
+	for _, d := range []string{open, shop} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := filepath.Join(dir, "state")
+	flags := []string{"--config-credentials", shop + "s=bank", "--config-credentials", open + "=bank", "--max-expansion", "0"}
+	want := []string{"--config-credentials", "--max-expansion 0"}
+	for _, f := range (&hostPathFlags{}).paths() {
+		flags, want = append(flags, "--"+f.name, shop+"s"), append(want, "--"+f.name+" ")
+	}
+	want = append(want, "needs none of this")
+	keys := []string{"--consul-address", "http://127.0.0.1:1", "--consul-kv-prefix", "mesh", "--consul-kv-hosts", "*.shop.internal"}
+	for name, args := range map[string][]string{
+		"server":  {"server", "--state-dir", state, "--config-dir", open, "--config-dir", shop + "=shop"},
+		"analyze": {"analyze", open, shop + "=shop"},
+		"bound":   {"analyze", "--bound", open, shop + "=shop"},
+		"render":  {"render", "--config-dir", open, "--config-dir", shop + "=shop"},
+	} {
+		code, _, errs := cli(t, append(slices.Clone(args), flags...)...)
+		for _, text := range want {
+			if code != exitFailed || !strings.Contains(errs, text) {
+				t.Errorf("%s: exit code %d, without %q: %s", name, code, text, errs)
+			}
+		}
+		if code, _, errs := cli(t, append(slices.Clone(args), keys...)...); code != exitFailed || !strings.Contains(errs, "--consul-kv-hosts: the prefix is not bound") {
+			t.Errorf("%s: exit code %d: %s", name, code, errs)
+		}
 	}
 }

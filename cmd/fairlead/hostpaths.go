@@ -16,13 +16,7 @@ import (
 // manifests in Consul.
 const keysSource = mesh.KeysSource
 
-const (
-	allowSockets = "allow-unix-sockets"
-	allowFiles   = "allow-files"
-	allowLocal   = "allow-local-addresses"
-
-	configCredentials = "config-credentials" //nolint:gosec // G101: the name of a flag
-)
+const configCredentials = "config-credentials" //nolint:gosec // G101: the name of a flag
 
 // hostPathFlags are the sources whose objects may name what an Envoy opens as its
 // own user, or what its host has for itself.
@@ -34,16 +28,25 @@ type hostPathFlags struct {
 	routesOnly bool
 }
 
+// pathFlag allows something to objects of sources.
+type pathFlag struct {
+	name string
+	list *sourcesFlag
+	what string
+}
+
+// paths are the flags that allow what Envoys open as their own user, or look for on their own hosts.
+func (f *hostPathFlags) paths() []pathFlag {
+	return []pathFlag{
+		{"allow-unix-sockets", &f.unixSockets, "unix sockets, which Envoys open as their own user"},
+		{"allow-files", &f.files, "files of the hosts (keys, certificates and revocation lists for TLS), which Envoys open as their own user"},
+		{"allow-local-addresses", &f.localAddresses, "loopback and link-local addresses and metadata servers of clouds as endpoints, which each Envoy looks for on its own host"},
+	}
+}
+
 func (f *hostPathFlags) add(fl *pflag.FlagSet) {
-	for name, flag := range map[string]struct {
-		list *sourcesFlag
-		what string
-	}{
-		allowSockets: {&f.unixSockets, "unix sockets, which Envoys open as their own user"},
-		allowFiles:   {&f.files, "files of the hosts (keys, certificates and revocation lists for TLS), which Envoys open as their own user"},
-		allowLocal:   {&f.localAddresses, "loopback and link-local addresses and metadata servers of clouds as endpoints, which each Envoy looks for on its own host"},
-	} {
-		fl.StringArrayVar((*[]string)(flag.list), name, nil,
+	for _, flag := range f.paths() {
+		fl.StringArrayVar((*[]string)(flag.list), flag.name, nil,
 			"a bound directory of --config-dir, or consul-kv, whose objects may name "+flag.what+"; may be repeated. Unbound directories always may")
 	}
 	fl.StringArrayVar((*[]string)(&f.credentials), configCredentials, nil,
@@ -60,8 +63,11 @@ func (f *hostPathFlags) allow(root *files.Root) {
 // check refuses what allows nothing: a slip in the name would be found out when an
 // object is kept out.
 func (f *hostPathFlags) check(roots []files.Root, kvPrefix string) error {
-	return errors.Join(f.unixSockets.check(allowSockets, roots, kvPrefix), f.files.check(allowFiles, roots, kvPrefix), f.localAddresses.check(allowLocal, roots, kvPrefix),
-		f.credentials.check(roots, kvPrefix))
+	errs := []error{f.credentials.check(roots, kvPrefix)}
+	for _, flag := range f.paths() {
+		errs = append(errs, flag.list.check(flag.name, roots, kvPrefix))
+	}
+	return errors.Join(errs...)
 }
 
 // sourcesFlag are sources by name.

@@ -139,7 +139,7 @@ func (f *renderFlags) render(cmd *cobra.Command) (*renderedProxy, error) {
 		return nil, err
 	}
 	faults = append(faults, more...)
-	t, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
+	t, err := readSources(cmd.InOrStdin(), f.configDirs, &f.bound, &f.catalog)
 	if err != nil {
 		return nil, err
 	}
