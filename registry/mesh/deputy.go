@@ -24,6 +24,7 @@ type deputies struct {
 	defaults  [2][]string // exports of services and of VirtualServices without exportTo
 	made      []map[deputy][]*VirtualService
 	conflicts []Conflict
+	first     map[Key]int // the source of a VirtualService that is in force, if others have one with its Key
 	including
 }
 
@@ -43,7 +44,8 @@ func (d *deputies) next(fragments []*Fragment, bindings []*Binding, defaults [2]
 	if same && sameLists(d.services, next.services) {
 		return *d
 	}
-	next.including = findIncluding(next.in, bindings)
+	next.first = firstSources(next.in, bindings, nil)
+	next.including = findIncluding(next.in, bindings, next.first)
 	asked := next.destinations(bindings)
 	if same && len(asked) == 0 {
 		return *d
@@ -68,7 +70,7 @@ func (d *deputies) destinations(bindings []*Binding) map[Hostname]bool {
 			continue
 		}
 		for _, vs := range d.in[i] {
-			if !isDelegate(vs) && len(othersGateways(vs)) == 0 || isDelegate(vs) && len(d.roots[vs.Key]) == 0 {
+			if !isDelegate(vs) && len(othersGateways(vs)) == 0 || isDelegate(vs) && len(d.roots[vs.Key]) == 0 || d.first[vs.Key] != i {
 				continue
 			}
 			for _, to := range destinationsOf(vs.Spec) {
@@ -214,6 +216,9 @@ func (d *deputies) judge(vs *VirtualService, i int, third *thirds) judgement {
 			out.refused[at], out.fields = true, append(out.fields, at)
 			d.conflicts = append(d.conflicts, deputyConflict(vs, at, svc, third.b.RoutesOnly))
 		}
+	}
+	if d.first[vs.Key] != i {
+		return out // another source's is in force
 	}
 	if isDelegate(vs) {
 		out.included = d.judgeIncluded(vs, i, third, note)

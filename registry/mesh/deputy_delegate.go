@@ -37,7 +37,7 @@ func delegateKey(vs *VirtualService, d *networking.Delegate) Key {
 }
 
 // findIncluding finds what VirtualServices include, if any source is bound to namespaces.
-func findIncluding(in [][]*VirtualService, bindings []*Binding) including {
+func findIncluding(in [][]*VirtualService, bindings []*Binding, first map[Key]int) including {
 	out := including{delegates: map[Key]*VirtualService{}, roots: map[Key][]*root{}, gateways: map[string][]string{}}
 	if !slices.ContainsFunc(bindings, func(b *Binding) bool { return b != nil }) {
 		return out
@@ -47,7 +47,7 @@ func findIncluding(in [][]*VirtualService, bindings []*Binding) including {
 		for _, vs := range list {
 			var made *root
 			for _, r := range vs.Spec.GetHttp() {
-				if r.GetDelegate() == nil || isDelegate(vs) {
+				if r.GetDelegate() == nil || isDelegate(vs) || first[vs.Key] != i {
 					continue
 				}
 				if made == nil {
@@ -61,12 +61,9 @@ func findIncluding(in [][]*VirtualService, bindings []*Binding) including {
 			}
 		}
 	}
-	for _, bound := range []bool{false, true} { // in order of precedence
-		for i, list := range in {
-			for _, vs := range list {
-				if (bindings[i] != nil) != bound || !isDelegate(vs) || len(out.roots[vs.Key]) == 0 || out.delegates[vs.Key] != nil {
-					continue
-				}
+	for i, list := range in {
+		for _, vs := range list {
+			if isDelegate(vs) && len(out.roots[vs.Key]) > 0 && first[vs.Key] == i {
 				out.delegates[vs.Key] = vs
 			}
 		}

@@ -18,23 +18,53 @@ type hostServices struct {
 	named []string
 }
 
-// servicesOn are the services with some hosts.
+// firstSources are the sources whose objects are in force, by Key; of all objects, or of those with some Keys.
+func firstSources[T object](in [][]T, bindings []*Binding, of map[Key]bool) map[Key]int {
+	out := map[Key]int{}
+	for _, bound := range []bool{false, true} { // in order of precedence
+		for i, list := range in {
+			if (bindings[i] != nil) != bound {
+				continue
+			}
+			for _, x := range list {
+				k := x.meta().Key
+				if _, known := out[k]; !known && (of == nil || of[k]) {
+					out[k] = i
+				}
+			}
+		}
+	}
+	return out
+}
+
+// servicesOn are the services with some hosts that are in force, or would be if no namespace saw another one with the host.
 func servicesOn(hosts map[Hostname]bool, services [][]*Service, bindings []*Binding, defaults []string) map[Hostname]*hostServices {
 	out := map[Hostname]*hostServices{}
 	if len(hosts) == 0 {
 		return out
 	}
+	on, keys := make([][]*Service, len(services)), map[Key]bool{}
 	for i, list := range services {
 		for _, svc := range list {
-			if h := svc.Hostname.canonical(); hosts[h] {
-				if out[h] == nil {
-					out[h] = &hostServices{named: slices.Clone(defaults)}
-				}
-				out[h].list = append(out[h].list, boundService{svc, bindings[i]})
-				out[h].named = append(out[h].named, svc.Namespace)
-				for _, e := range svc.ExportTo {
-					out[h].named = append(out[h].named, strings.TrimPrefix(e, "!"))
-				}
+			if hosts[svc.Hostname.canonical()] {
+				on[i], keys[svc.Key] = append(on[i], svc), true
+			}
+		}
+	}
+	first := firstSources(services, bindings, keys)
+	for i, list := range on {
+		for _, svc := range list {
+			if first[svc.Key] != i {
+				continue
+			}
+			h := svc.Hostname.canonical()
+			if out[h] == nil {
+				out[h] = &hostServices{named: slices.Clone(defaults)}
+			}
+			out[h].list = append(out[h].list, boundService{svc, bindings[i]})
+			out[h].named = append(out[h].named, svc.Namespace)
+			for _, e := range svc.ExportTo {
+				out[h].named = append(out[h].named, strings.TrimPrefix(e, "!"))
 			}
 		}
 	}
@@ -114,9 +144,13 @@ func (t *thirds) ask(host, namespace, gateway string) *Service {
 
 func (t *thirds) find(q thirdQuestion) *Service {
 	var out *Service
-	for _, svc := range t.found[q.host].list {
+	seen := func(svc *Service) bool { return exportedTo(svc.ExportTo, t.defaults, svc.Namespace, q.gateway) }
+	list := t.found[q.host].list
+	for _, svc := range list {
 		switch {
-		case !exportedTo(svc.ExportTo, t.defaults, svc.Namespace, q.gateway):
+		case !seen(svc.Service):
+		case svc.Catalog && slices.ContainsFunc(list, func(o boundService) bool { return !o.Catalog && o.Hostname == svc.Hostname && seen(o.Service) }):
+			// it is not there where a declared one is seen: see Shadowed
 		case svc.source == nil || t.b.has(svc.Namespace) || slices.Contains(svc.ExportTo, q.namespace):
 			return nil
 		case out == nil || svc.Compare(out.Key) < 0:
