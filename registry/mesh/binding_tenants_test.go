@@ -47,12 +47,34 @@ func newTenants(seed uint64, shared bool) *tenants {
 	for i, b := range w.bindings {
 		if b != nil {
 			b.Hosts = append(b.Hosts, Hostname(fmt.Sprintf("*.s%d.example", i)))
+			b.RoutesOnly = shared && w.rng.IntN(2) == 0
 		}
+	}
+	if shared {
+		w.sharePatterns()
 	}
 	for range w.bindings {
 		w.objects = append(w.objects, map[Key]any{})
 	}
 	return w
+}
+
+// sharePatterns gives patterns that overlap to sources that have a namespace in common.
+func (w *tenants) sharePatterns() {
+	add := func(i int, patterns ...Hostname) { w.bindings[i].Hosts = append(w.bindings[i].Hosts, patterns...) }
+	switch w.rng.IntN(4) {
+	case 0: // nobody has them
+	case 1: // one pattern of two sources
+		add(2, "*.q.example", "10.8.0.0/24")
+		add(3, "*.q.example", "10.8.0.0/24")
+	case 2: // one below that of the other
+		add(2, "*.q.example", "10.8.0.1")
+		add(3, "e0.q.example", "10.8.0.0/16")
+	default: // the namespace of one is one of the other's
+		w.bindings[6].Namespaces = []string{"ns3", "ns4"}
+		add(6, "e0.p.example", "*.q.example", "10.9.0.0/24")
+		add(5, "*.0.q.example", "e0.q.example")
+	}
 }
 
 func (w *tenants) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
@@ -61,10 +83,11 @@ func (w *tenants) pick(list ...string) string { return list[w.rng.IntN(len(list)
 func (w *tenants) host(source int) string {
 	host := w.pick("e0.x.example", "e1.x.example", "e2.x.example", "e0.p.example", "*.x.example", "*.p.example", "*.example", "e3.example", "*.0.x.example", "e.0.x.example",
 		"e0.x.example.", "e0.ns0.svc.x.example", "e0.ns0.svc.cluster.local", "e0.ns2.svc.cluster.local", "*.ns2.svc.cluster.local", "e0.e1.ns2.svc.cluster.local",
-		"e0.ns0", "e0.ns2.svc.", "*.ns2", "e0", "10.9.0.1")
+		"e0.ns0", "e0.ns2.svc.", "*.ns2", "e0", "10.9.0.1",
+		"e0.q.example", "e1.q.example", "*.q.example", "e.0.q.example")
 	switch {
 	case w.shared && w.rng.IntN(4) < w.own:
-		return w.pick(fmt.Sprintf("e0.s%d.example", source), fmt.Sprintf("e1.s%d.example", source), fmt.Sprintf("*.s%d.example", source), "10.9.0.1", "10.9.0.2", "fd00::1")
+		return w.pick(fmt.Sprintf("e0.s%d.example", source), fmt.Sprintf("e1.s%d.example", source), fmt.Sprintf("*.s%d.example", source), "10.9.0.1", "10.9.0.2", "10.8.0.1", "fd00::1")
 	case w.shared:
 		return host
 	}
@@ -73,7 +96,7 @@ func (w *tenants) host(source int) string {
 
 // address is one of a few, or a range.
 func (w *tenants) address() string {
-	return w.pick("10.9.0.1", "10.9.0.2", "10.9.0.0/24", "10.9.0.0/31", "10.9.0.0/16", "10.0.0.0/8", "0.0.0.0/0", "::ffff:10.9.0.1", "fd00::1", "fd00::/64", "fd00::/16")
+	return w.pick("10.9.0.1", "10.9.0.2", "10.9.0.0/24", "10.9.0.0/31", "10.8.0.1", "10.8.0.0/24", "10.9.0.0/16", "10.0.0.0/8", "0.0.0.0/0", "::ffff:10.9.0.1", "fd00::1", "fd00::/64", "fd00::/16")
 }
 
 // machine is an address of a workload or an endpoint. Most are in ranges that services have.
@@ -90,11 +113,7 @@ func (w *tenants) step() {
 		}
 		return
 	}
-	ns := fmt.Sprintf("ns%d", w.rng.IntN(5))
-	if b := w.bindings[source]; b != nil {
-		ns = b.Namespaces[w.rng.IntN(len(b.Namespaces))]
-	}
-	x := w.object(source, ns)
+	x := w.object(source, w.namespace(source))
 	m := x.(object0).meta()
 	if w.rng.IntN(2) == 0 {
 		m.Created = time.Unix(int64(w.rng.IntN(5)), 0)
@@ -104,6 +123,14 @@ func (w *tenants) step() {
 	w.objects[source][m.Key] = x
 }
 
+// namespace is one that a source may write for.
+func (w *tenants) namespace(source int) string {
+	if b := w.bindings[source]; b != nil {
+		return b.Namespaces[w.rng.IntN(len(b.Namespaces))]
+	}
+	return fmt.Sprintf("ns%d", w.rng.IntN(5))
+}
+
 type object0 interface{ meta() *Meta }
 
 func (w *tenants) object(source int, ns string) any {
@@ -111,7 +138,7 @@ func (w *tenants) object(source int, ns string) any {
 	if w.shared && w.rng.IntN(4) == 0 {
 		name = fmt.Sprintf("n-%d", w.rng.IntN(4)) // of any source
 	}
-	exports := []Exports{nil, nil, nil, {"*"}, {ns}, {"ns0"}, {"ns0", "ns2"}, {"~"}}[w.rng.IntN(8)]
+	exports := []Exports{nil, nil, nil, {"*"}, {ns}, {"ns0"}, {"ns0", "ns2"}, {"~"}, {"edge", "ns0"}, {"edge", "ns2", "ns3"}}[w.rng.IntN(10)]
 	switch {
 	case source == 4:
 		svc := testDerived(ns, w.pick("e0", "e1"), 80)
@@ -162,17 +189,88 @@ func (w *tenants) object(source int, ns string) any {
 		for range w.rng.IntN(4) {
 			vs.Spec.Hosts = append(vs.Spec.Hosts, w.host(source))
 		}
+		if w.shared {
+			w.route(vs, source)
+		}
 		if w.rng.IntN(4) == 0 {
-			vs.Spec.Tls = []*networking.TLSRoute{{}}
+			tls := &networking.TLSRoute{Route: []*networking.RouteDestination{{Destination: w.destination(source)}}}
+			vs.Spec.Tls = []*networking.TLSRoute{tls}
 			if w.shared && w.rng.IntN(2) == 0 {
-				vs.Spec.Tls[0].Match = []*networking.TLSMatchAttributes{{SniHosts: []string{w.host(source)}, DestinationSubnets: []string{w.address()}}}
+				tls.Match = []*networking.TLSMatchAttributes{{SniHosts: []string{w.host(source)}, DestinationSubnets: []string{w.address()}}}
 			}
 		}
 		if w.shared && w.rng.IntN(4) == 0 {
-			vs.Spec.Tcp = []*networking.TCPRoute{{Match: []*networking.L4MatchAttributes{{DestinationSubnets: []string{w.address()}}}}}
+			vs.Spec.Tcp = []*networking.TCPRoute{{
+				Match: []*networking.L4MatchAttributes{{DestinationSubnets: []string{w.address()}}},
+				Route: []*networking.RouteDestination{{Destination: w.destination(source)}},
+			}}
 		}
 		return vs
 	}
+}
+
+// some is the name of an object of any source, if that has one of the right kind.
+func some[T object0](w *tenants, name func(x T) string) string {
+	source := w.rng.IntN(len(w.bindings))
+	keys := slices.SortedFunc(maps.Keys(w.objects[source]), Key.Compare)
+	for _, i := range w.rng.Perm(len(keys)) {
+		if x, is := w.objects[source][keys[i]].(T); is {
+			if text := name(x); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+// destination is a host of any source, or the source's own.
+func (w *tenants) destination(source int) *networking.Destination {
+	if w.shared {
+		if w.rng.IntN(3) > 0 {
+			if h := some(w, func(svc *Service) string { return string(svc.Hostname) }); h != "" {
+				return &networking.Destination{Host: h}
+			}
+		}
+		source = w.rng.IntN(len(w.bindings))
+	}
+	return &networking.Destination{Host: w.host(source)}
+}
+
+// route gives a VirtualService gateways of several namespaces, routes of HTTP and delegates. One without hosts is a
+// delegate, with a name by which others find it.
+func (w *tenants) route(vs *VirtualService, source int) {
+	if w.rng.IntN(2) == 0 {
+		vs.Spec.Gateways = strings.Fields(w.pick("edge/gateway", "edge/gateway mesh", "ns0/g mesh", "edge/gateway ns2/g", "ns3/g edge/gateway mesh", vs.Namespace+"/g edge/gateway"))
+	}
+	if isDelegate(vs) {
+		vs.Name, vs.Spec.Gateways = w.delegate(source), nil
+	}
+	for range w.rng.IntN(3) {
+		r := &networking.HTTPRoute{Name: "r"}
+		switch n := w.rng.IntN(6); {
+		case n < 2 && !isDelegate(vs):
+			r.Delegate = &networking.Delegate{Name: w.delegate(source)}
+			some(w, func(x *VirtualService) string {
+				if !isDelegate(x) {
+					return ""
+				}
+				r.Delegate.Name, r.Delegate.Namespace = x.Name, x.Namespace
+				return x.Name
+			})
+		case n == 2:
+			r.Mirrors = []*networking.HTTPMirrorPolicy{{Destination: w.destination(source)}}
+			fallthrough
+		default:
+			for range 1 + w.rng.IntN(2) {
+				r.Route = append(r.Route, &networking.HTTPRouteDestination{Destination: w.destination(source)})
+			}
+		}
+		vs.Spec.Http = append(vs.Spec.Http, r)
+	}
+}
+
+func (w *tenants) delegate(source int) string {
+	return w.pick("d", fmt.Sprintf("d%d-%d", source, w.rng.IntN(2)), fmt.Sprintf("d%d-%d", source, w.rng.IntN(2)))
 }
 
 // fill gives a service what others may have, too: ports of all protocols, addresses and
@@ -210,6 +308,9 @@ func (w *tenants) grant() {
 	for range w.rng.IntN(5) {
 		name := Hostname(w.pick("e2.x.example", "*.x.example", "*.0.x.example", "e3.example", "*.example", "e0", "e0.ns2", "10.9.0.1", "10.9.0.0/24", "10.0.0.0/8"))
 		list = append(list, Grant{Name: name, Namespace: fmt.Sprintf("ns%d", w.rng.IntN(5)), Gateways: w.rng.IntN(4) == 0})
+	}
+	for range w.rng.IntN(4) {
+		list = append(list, Grant{Name: Hostname(w.pick(":80", ":http:80", ":443", ":http:443", ":3306", ":http:3306")), Namespace: fmt.Sprintf("ns%d", w.rng.IntN(5))})
 	}
 	w.grants = NewGrants(list)
 }

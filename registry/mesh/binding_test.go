@@ -43,7 +43,7 @@ func seeds(t *testing.T, short, full uint64) []uint64 {
 // sources is held to the definition: nothing of another's is taken, and nothing of one's own is lost.
 func TestBoundSourcesMergeIncrementally(t *testing.T) {
 	t.Parallel()
-	restricted, owned, inherited, count := 0, 0, 0, 0
+	restricted, owned, inherited, deputies, behind, count := 0, 0, 0, 0, 0, 0
 	for _, seed := range seeds(t, 5, 20) {
 		count++
 		t.Run(fmt.Sprint("seed-", seed), func(t *testing.T) {
@@ -52,11 +52,15 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 				l.next(t, i)
 			}
 			restricted, owned, inherited = restricted+l.restricted, owned+l.owned, inherited+l.inherited
+			deputies, behind = deputies+l.deputies, behind+l.behind
 		})
 	}
-	t.Logf("%d lives, %d foreign hosts, %d own ones, %d from a record", count, restricted, owned, inherited)
+	t.Logf("%d lives, %d foreign hosts, %d own ones, %d from a record, %d routes to third tenants, %d services behind others at a port", count, restricted, owned, inherited, deputies, behind)
 	if !t.Failed() && count > 1 && (restricted < 500*count || owned < 50*count && !race.Enabled) { // one life meets few
 		t.Fatalf("only %d foreign hosts were met, and %d own ones", restricted, owned)
+	}
+	if !t.Failed() && count > 1 && (deputies < 2*count || behind < 50*count) {
+		t.Fatalf("only %d routes led to third tenants, and %d services came behind others at a port", deputies, behind)
 	}
 }
 
@@ -67,6 +71,9 @@ type life struct {
 	s, second         *Snapshot
 	restricted, owned int
 	inherited         int // hosts that were on a record
+	deputies, behind  int // routes to third tenants, and services that come behind others at a port
+	hostsOf           *Snapshot
+	byHost            map[Hostname][]*Service // of hostsOf
 }
 
 // change changes objects, and now and then settings or grants.
@@ -149,6 +156,8 @@ func (l *life) next(t *testing.T, i int) {
 	l.checkUntouched(t, s, l.config)
 	l.checkExports(t, s)
 	l.checkRoutes(t, s)
+	l.checkDeputies(t, s)
+	l.checkPorts(t, s)
 	l.checkWithoutCache(t, s)
 	checkDates(t, l.tenants, s.DestinationRules)
 	checkDates(t, l.tenants, s.Sidecars)
