@@ -43,6 +43,7 @@ func notCompared() map[string]string {
 		"istio.type.v1beta1.PolicyTargetReference.namespace":                                "Istio refuses it",
 		"istio.networking.v1alpha3.SidecarPort.target_port":                                 "Istio refuses it in a Sidecar",
 		"istio.networking.v1alpha3.ClientTLSSettings.credential_name":                       "a test of xds/envoy has the names of its secrets; a gateway's are compared",
+		"istio.networking.v1alpha3.L4MatchAttributes.source_subnet":                         "it has no effect, as in Istio",
 		"istio.networking.v1alpha3.Port.target_port":                                        "Istio refuses it in a Gateway",
 		"istio.mesh.v1alpha1.Topology.forward_client_cert_details=SANITIZE_SET":             "it is the default",
 		"istio.mesh.v1alpha1.Topology.forward_client_cert_details=APPEND_FORWARD":           "as FORWARD_ONLY; a test of xds/envoy has all values",

@@ -83,11 +83,11 @@ func TestManifests(t *testing.T) {
 	// An object that uses what is not built is kept out whole; one that was in
 	// force before stays as it was.
 	notBuilt := func(name string) string {
-		return edited(t, vs("prod", name, "n.example"), "spec:\n", "spec:\n  tcp: [{match: [{sourceSubnet: 10.0.0.0/8}], route: [{destination: {host: n.example}}]}]\n")
+		return edited(t, vs("prod", name, "n.example"), "weight: 100", "headers: {request: {set: {a: '%ENVIRONMENT(A)%'}}}")
 	}
 	replace(t, path, notBuilt("new")+notBuilt("b")+vs("prod", "a", "two"))
 	r.Await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
-	if !r.hasFault("error [FL0130] VirtualService prod/new spec.tcp[0].match[0].sourceSubnet") {
+	if !r.hasFault("error [FL0130] VirtualService prod/new spec.http[0].route[0].headers.request.set.a") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	replace(t, path, vs("prod", "a", "two")+"kind: [\n")

@@ -18,7 +18,7 @@ func TestUncertain(t *testing.T) {
 	}{
 		"good":             {head + "VirtualService\nmetadata: {name: a}\nspec: {hosts: [a.test], http: [{route: [{destination: {host: a.test}}]}]}\n", false},
 		"broken":           {head + "VirtualService\nmetadata: {name: a}\nspec: {hosts: [a.test], htp: []}\n", true},
-		"unbuilt_field":    {head + "VirtualService\nmetadata: {name: a}\nspec: {hosts: [a.test], tcp: [{match: [{sourceSubnet: 10.0.0.0/8}], route: [{destination: {host: a.test}}]}]}\n", true},
+		"unbuilt_field":    {head + "VirtualService\nmetadata: {name: a}\nspec: {hosts: [a.test], http: [{headers: {request: {set: {a: '%ENVIRONMENT(A)%'}}}, route: [{destination: {host: a.test}}]}]}\n", true},
 		"unbuilt_kind":     {head + "EnvoyFilter\nmetadata: {name: a}\nspec: {configPatches: []}\n", false},
 		"unbuilt_no_name":  {head + "EnvoyFilter\nmetadata: {}\nspec: {configPatches: []}\n", true},
 		"unbuilt_and_more": {head + "EnvoyFilter\nmetadata: {name: a}\nspec: {configPatches: []}\n---\n" + head + "Gateway\nmetadata: {name: b}\nspec: {servers: 1}\n", true},

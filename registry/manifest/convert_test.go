@@ -158,6 +158,36 @@ func TestAuthorizationPolicies(t *testing.T) {
 	}
 }
 
+// TestNoEffect: what Istio accepts and ignores keeps no object out, and is a warning at each place.
+func TestNoEffect(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: networking.istio.io/v1\nmetadata: {name: a, namespace: shop}\n"
+	for text, want := range map[string][]string{
+		"kind: VirtualService\nspec: {hosts: [a.b], tcp: [{match: [{port: 1}, {sourceSubnet: 10.0.0.0/8}], route: [{destination: {host: a.b}}]}, {match: [{sourceSubnet: 10.0.0.0/8}], route: [{destination: {host: a.b}}]}]}\n": {
+			"spec.tcp[0].match[1].sourceSubnet", "spec.tcp[1].match[0].sourceSubnet",
+		},
+		"kind: Gateway\nspec: {selector: {a: b}, servers: [{port: {number: 80, name: a, protocol: HTTP}, hosts: ['*'], defaultEndpoint: '127.0.0.1:80'}]}\n": {"spec.servers[0].defaultEndpoint"},
+		"kind: Sidecar\nspec: {ingress: [{port: {number: 443, name: tls, protocol: HTTPS}, tls: {mode: MUTUAL, serverCertificate: /a, privateKey: /b, caCertificates: /c, verifyCertificateSpki: [a], verifyCertificateHash: [b]}}]}": {
+			"spec.ingress[0].tls.verifyCertificateHash", "spec.ingress[0].tls.verifyCertificateSpki",
+		},
+	} {
+		file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+text))
+		if manifest.HasErrors(faults) || !file.Objects[0].InForce() {
+			t.Fatalf("%s: in force %v, %v", text, file.Objects[0].InForce(), faults)
+		}
+		var got []string
+		for _, f := range append(slices.Clone(faults), file.Objects[0].Faults...) {
+			if f.Severity == manifest.Warning && strings.Contains(f.Message, "has no effect, as in Istio: ") {
+				got = append(got, f.Field)
+			}
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, slices.Compact(got)); diff != "" {
+			t.Errorf("%s\n (-want +got):\n%s", text, diff)
+		}
+	}
+}
+
 func TestNotInForce(t *testing.T) {
 	t.Parallel()
 	const head = "apiVersion: networking.istio.io/v1\nmetadata: {name: a, namespace: shop}\n"
@@ -165,6 +195,7 @@ func TestNotInForce(t *testing.T) {
 		"kind: ServiceEntry\nspec: {hosts: ['*.a.example'], resolution: DYNAMIC_DNS, ports: [{number: 443, name: tls, protocol: TLS}]}\n":                 nil,
 		"kind: ServiceEntry\nspec: {hosts: [a.example], resolution: DNS, ports: [{number: 443, name: tls, protocol: TLS}]}\n":                             nil,
 		"kind: Sidecar\nspec: {ingress: [{port: {number: 443, name: tls, protocol: HTTPS}, tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b}}]}": nil,
+		"kind: VirtualService\nspec: {hosts: [a.b], tcp: [{match: [{sourceSubnet: 10.0.0.0/8}], route: [{destination: {host: a.b}}]}]}\n":                 nil,
 		"kind: Sidecar\nspec: {ingress: [{port: {number: 443, name: tls, protocol: HTTPS}, tls: {}}]}":                                                    {"spec.ingress[0].tls"},
 		"kind: Sidecar\nspec: {ingress: [{port: {number: 443, name: tls, protocol: HTTPS}, tls: {mode: MUTUAL, serverCertificate: /a, privateKey: /b, caCertificates: /c, insecureSkipVerify: true}}]}": {
 			"spec.ingress[0].tls.insecureSkipVerify",

@@ -131,8 +131,7 @@ var inForce = map[mesh.Kind][]string{
 		"workloadSelector",
 	},
 	mesh.KindSidecar: {
-		"!ingress.tls.caCertCredentialName", "!ingress.tls.insecureSkipVerify",
-		"!ingress.tls.verifyCertificateHash", "!ingress.tls.verifyCertificateSpki",
+		"!ingress.tls.insecureSkipVerify",
 		"egress.bind",
 		"egress.captureMode",
 		"egress.hosts",
@@ -198,6 +197,7 @@ var inForce = map[mesh.Kind][]string{
 		"tcp.match.port",
 		"tcp.match.sourceLabels",
 		"tcp.match.sourceNamespace",
+		"tcp.match.sourceSubnet",
 		"tcp.route",
 		"tls.match.destinationSubnets",
 		"tls.match.gateways",
@@ -255,7 +255,7 @@ func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 		}, warnings)
 	}
 	warnAttached(o, warnings)
-	warnGateway(o, warnings)
+	warnNoEffect(o, warnings)
 	warnKeys(o, warnings)
 	hostPaths(o, opts, &r)
 	return r.finish()

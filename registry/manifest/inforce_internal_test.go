@@ -101,12 +101,22 @@ func inForceTable(t *testing.T) string {
 		}
 		c := &forceCheck{rules: rules}
 		out = append(out, c.missing(m.ProtoReflect().Descriptor(), "", same)...)
+		var nothing []string
+		for _, f := range noEffect[kind] {
+			path := "`" + f.path + "`"
+			in = slices.DeleteFunc(in, func(p string) bool { return p == path })
+			nothing = append(nothing, path)
+		}
 		slices.Sort(in)
 		slices.Sort(out)
 		if len(out) == 0 {
 			out = []string{"–"}
 		}
-		fmt.Fprintf(&b, "**%s**\n\n- in force: %s\n- not in force: %s\n\n", kind, strings.Join(in, ", "), strings.Join(out, ", "))
+		fmt.Fprintf(&b, "**%s**\n\n- in force: %s\n- not in force: %s\n", kind, strings.Join(in, ", "), strings.Join(out, ", "))
+		if len(nothing) > 0 {
+			fmt.Fprintf(&b, "- no effect, as in Istio: %s\n", strings.Join(nothing, ", "))
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }

@@ -25,6 +25,7 @@ func without() map[string]string {
 		"PolicyTargetReference.kind":      "what a policy is attached to is never a sidecar",
 		"PolicyTargetReference.name":      "what a policy is attached to is never a sidecar",
 		"PolicyTargetReference.namespace": "what a policy is attached to is never a sidecar",
+		"L4MatchAttributes.sourceSubnet":  "it has no effect, as in Istio",
 		"Server.defaultEndpoint":          "it has no effect, as in Istio",
 		"Port.targetPort":                 "no valid Gateway has it",
 		"TLSCertificate.caCertificates":   "the server's own caCertificates count, as in Istio",

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -19,6 +20,10 @@ func (in *inboundBuilder) endTLS(p *inboundPort, s *networking.ServerTLSSettings
 	case mesh.TLS:
 		p.Protocol = mesh.TCP
 	default:
+	}
+	if len(s.GetVerifyCertificateSpki()) > 0 || len(s.GetVerifyCertificateHash()) > 0 || s.GetCaCertCredentialName() != "" {
+		s = proto.CloneOf(s) // they have no effect here, as in Istio
+		s.VerifyCertificateSpki, s.VerifyCertificateHash, s.CaCertCredentialName = nil, nil, ""
 	}
 	if in.modeAt(p.Number) == mesh.Disable {
 		p.TLS = &GatewayTLS{Settings: s, Defaults: in.st.config.GetTlsDefaults(), FileSecrets: in.st.upstream.fileSecrets, FileLists: in.st.upstream.fileLists}
