@@ -186,6 +186,7 @@ func (v *Version) keep(old *Version, text Decoded, now time.Time) {
 	for _, o := range text.Objects {
 		named[o.Key] = true
 	}
+	var fresh []mesh.Key
 	for _, key := range old.keys() {
 		if _, live := v.live[key]; live || !v.broken && !named[key] {
 			continue
@@ -193,12 +194,14 @@ func (v *Version) keep(old *Version, text Decoded, now time.Time) {
 		k, was := old.kept[key]
 		if !was {
 			k = keptGood{good: old.live[key], since: now}
+			fresh = append(fresh, key)
 		}
 		if v.kept == nil { // there is nothing broken, as a rule
 			v.kept = map[mesh.Key]keptGood{}
 		}
 		v.kept[key] = k
 	}
+	v.narrow(fresh)
 }
 
 // deny finds what stands in place of broken objects where no version of them is known.
@@ -225,7 +228,7 @@ func (v *Version) deny(old *Version, now time.Time) {
 	}
 	if old != nil && v.broken { // an object that is missing may still be there
 		for _, g := range old.denied {
-			add(g)
+			add(g.narrowed())
 		}
 	}
 }

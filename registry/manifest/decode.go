@@ -217,7 +217,7 @@ func treeCode(c tree.Code) Code {
 
 // document reads one document, or the items of one that is a list.
 func (d *decoder) document(root *tree.Node, problems []tree.Problem) {
-	if root.Kind == tree.Map && root.Str("kind") == "List" && root.Str("apiVersion") == "v1" {
+	if root.Kind == tree.Map && isList(root) {
 		d.list(root, problems)
 		return
 	}

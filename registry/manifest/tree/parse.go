@@ -124,6 +124,18 @@ func split(content []byte) []chunk {
 	return append(chunks, chunk{content[start:], startLine})
 }
 
+// DocumentAt is the text of the document that has a line, with those that are not separated from it by "---", and how
+// many lines are before it.
+func DocumentAt(content []byte, line int) (text []byte, before int) {
+	for _, c := range split(bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))) {
+		if c.line >= line {
+			break
+		}
+		text, before = c.text, c.line
+	}
+	return text, before
+}
+
 func isSeparator(line []byte) bool {
 	rest, ok := bytes.CutPrefix(line, []byte("---"))
 	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t')
