@@ -123,6 +123,8 @@ type Config struct {
 
 	// merge makes snapshots; nil means [mesh.Merge].
 	merge func(mesh.Input) *mesh.Snapshot
+	// inherit makes grants; nil means [mesh.InheritGrants].
+	inherit func(mesh.Input, []mesh.Recorded) []mesh.Grant
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -147,6 +149,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.RemovalShare < 0 || c.RemovalFloor < 0 || c.DebounceAfter < 0 || c.DebounceMax < 0 || c.SourceWait < 0 ||
 		c.ConfirmAfter < 0 || c.RemovalWindow < 0 || c.ReleaseEmptyAfter < 0 {
 		errs = append(errs, errors.New("registry: a limit is negative"))
+	}
+	if c.inherit == nil {
+		c.inherit = mesh.InheritGrants
 	}
 	if c.merge == nil {
 		c.merge = mesh.Merge

@@ -59,20 +59,20 @@ func (l *grantRecord) load(store GrantStore, bound bool) error {
 	return err
 }
 
-// take makes the grants from what all sources say. While one is missing they are made as well, and not kept.
-func (l *grantRecord) take(in mesh.Input) {
-	// They are not made anew with each change: what is written while a source is missing would be granted, too.
-	if !l.make || l.current != nil && slices.Equal(l.missing, in.Missing) {
-		return
-	}
-	l.missing = slices.Clone(in.Missing)
-	list := mesh.InheritGrants(in, l.recorded)
-	l.current = mesh.NewGrants(list)
-	if len(in.Missing) > 0 {
+// due reports whether grants are to be made from what all sources say. While one is missing they are made as well, and
+// not kept. They are not made anew with each change: what is written while a source is missing would be granted, too.
+func (l *grantRecord) due(missing []string) bool {
+	return l.make && (l.current == nil || !slices.Equal(l.missing, missing))
+}
+
+// took takes the grants that were made.
+func (l *grantRecord) took(made *mesh.Grants, missing []string) {
+	l.missing, l.current = slices.Clone(missing), made
+	if len(missing) > 0 {
 		return
 	}
 	l.make, l.recorded = false, nil
 	if l.saver != nil {
-		l.saver.save(&grantMoment{list})
+		l.saver.save(&grantMoment{made.All()})
 	}
 }

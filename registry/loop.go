@@ -281,11 +281,14 @@ func (l *loop) publish(ctx context.Context, config bool, missing []string, now t
 		KeySets:  l.keys.current, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys,
 		Allocations: l.addresses.current, GatewayAddresses: l.names.current,
 	}
-	l.grants.take(in)
 	in.Grants = l.grants.current
-	next := l.mergeInputs(ctx, in, now)
+	next, made := l.mergeInputs(ctx, in, now)
 	if next == nil {
 		return
+	}
+	if made != nil {
+		l.grants.took(made, missing)
+		in.Grants = made
 	}
 	if config || in.Grants != l.grants.judged { // nothing else changes them, and there may be many
 		l.grants.open, l.grants.judged = next.OpenGrants(), in.Grants

@@ -50,16 +50,24 @@ func (i MergeInput) String() string {
 
 // mergeInputs merges in a goroutine of its own, and returns nil if ctx ends first: the process must not
 // wait for a merge that nobody needs any more. Such a goroutine ends with its merge; it writes
-// nothing that others read.
-func (l *loop) mergeInputs(ctx context.Context, in mesh.Input, began time.Time) *mesh.Snapshot {
+// nothing that others read. If grants are due it makes them before, from the same input, and returns them.
+func (l *loop) mergeInputs(ctx context.Context, in mesh.Input, began time.Time) (*mesh.Snapshot, *mesh.Grants) {
 	done := make(chan *mesh.Snapshot, 1)
-	go func() { done <- l.r.cfg.merge(in) }()
+	var made *mesh.Grants // of the goroutine, until done
+	due, recorded := l.grants.due(in.Missing), l.grants.recorded
+	go func(in mesh.Input) {
+		if due {
+			made = mesh.NewGrants(l.r.cfg.inherit(in, recorded))
+			in.Grants = made
+		}
+		done <- l.r.cfg.merge(in)
+	}(in)
 	slow := time.NewTimer(slowMerge)
 	defer slow.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return nil, nil
 		case s := <-done:
 			var after *SlowMerge
 			if now := l.r.slow.Load(); now != nil && now.Began.Equal(began) {
@@ -67,7 +75,7 @@ func (l *loop) mergeInputs(ctx context.Context, in mesh.Input, began time.Time) 
 				l.log.WarnContext(ctx, "slow merge of the sources is done", "took", after.Took.Round(time.Millisecond).String(), "first", after.Inputs)
 			}
 			l.r.slow.Store(after)
-			return s
+			return s, made
 		case <-slow.C:
 			m := &SlowMerge{Began: began, Inputs: largestInputs(in.Fragments)}
 			l.log.WarnContext(ctx, "merging the sources is slow: changes wait", "lasted", time.Since(began).Round(time.Millisecond).String(), "first", m.Inputs)

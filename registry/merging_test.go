@@ -75,6 +75,50 @@ func TestMergeEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// TestGrantsAreMadeLikeAMerge makes grants for an hour at a first start: that is reported as a slow merge, and does
+// not hold up the end.
+func TestGrantsAreMadeLikeAMerge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, source := &envoytest.Log{}, newFakeSource("shop")
+		file := &grantFile{recorded: []mesh.Recorded{{Name: "a.example", Namespace: "shop"}}}
+		r, err := New(Config{
+			Logger: slog.New(slog.NewTextHandler(log, nil)), Fallback: fallback(), Sources: []Source{source}, Grants: file,
+			Bindings: map[string]*mesh.Binding{"shop": {Namespaces: []string{"shop"}}},
+			inherit: func(in mesh.Input, recorded []mesh.Recorded) []mesh.Grant {
+				<-time.After(time.Hour)
+				return mesh.InheritGrants(in, recorded)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		source.say(&mesh.Fragment{Source: "shop"})
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if m := r.Status().SlowMerge; m == nil || m.Lasted(time.Now()) < 50*time.Second || !strings.Contains(log.String(), "merging the sources is slow") {
+			t.Errorf("the status has the slow merge %+v, the log %s", m, log)
+		}
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("it did not end at once")
+		}
+		<-time.After(time.Hour) // the abandoned work
+		if file.made {
+			t.Error("grants were saved that no snapshot has")
+		}
+	})
+}
+
 // TestSlowMergeIsReported merges for 12 s: it is logged while it runs, with the largest source, and
 // stays in the status until a merge is fast again. What it merges is in force.
 func TestSlowMergeIsReported(t *testing.T) {
