@@ -55,15 +55,27 @@ const (
 
 // Load implements [registry.GrantStore].
 func (g hostGrants) Load() (grants []mesh.Grant, made bool, err error) {
+	grants, made, err = g.read()
+	if err != nil {
+		return grants, made, err
+	}
+	if !made && g.none {
+		return nil, true, g.Save(nil)
+	}
+	if _, err := os.Stat(filepath.Join(g.dir, hostGrantsMade)); made && errors.Is(err, fs.ErrNotExist) {
+		_ = g.mark() // the server ended before it could; the next start tries again
+	}
+	return grants, made, nil
+}
+
+// read is Load without a change of the directory, which may be that of a server that runs.
+func (g hostGrants) read() (grants []mesh.Grant, made bool, err error) {
 	path := filepath.Join(g.dir, hostGrantsName)
 	data, err := durable.ReadFile(path, maxHostOwners)
 	if errors.Is(err, fs.ErrNotExist) {
 		_, err := os.Stat(filepath.Join(g.dir, hostGrantsMade))
 		if err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return nil, true, err
-		}
-		if g.none {
-			return nil, true, g.Save(nil)
 		}
 		return nil, false, nil
 	}
@@ -83,9 +95,6 @@ func (g hostGrants) Load() (grants []mesh.Grant, made bool, err error) {
 		if x.Name == "" || x.Namespace == "" {
 			return nil, false, fmt.Errorf("reading %q: grant %d has no name, or no namespace: correct it, and restart the server", path, i+1)
 		}
-	}
-	if _, err := os.Stat(filepath.Join(g.dir, hostGrantsMade)); errors.Is(err, fs.ErrNotExist) {
-		_ = g.mark() // the server ended before it could; the next start tries again
 	}
 	return file.Grants, true, nil
 }
@@ -148,7 +157,7 @@ func ReadOwners(dir string) (Owners, error) {
 	g := hostGrants{dir: dir}
 	var o Owners
 	var err, recordErr error
-	o.Grants, o.Made, err = g.Load()
+	o.Grants, o.Made, err = g.read()
 	o.Recorded, recordErr = g.Recorded()
 	return o, errors.Join(err, recordErr)
 }

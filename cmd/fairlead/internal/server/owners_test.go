@@ -122,6 +122,42 @@ func TestGrantsThatAPersonRemovedAreNotMadeAgain(t *testing.T) {
 	}
 }
 
+// TestReadingOwnersChangesNothing reads state directories as `analyze --state-dir` does, beside a server that may run:
+// also where the server would complete what it had begun.
+func TestReadingOwnersChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, files := range map[string][]string{"grants": {hostGrantsName}, "removed": {hostGrantsMade}, "record": nil} {
+		dir := t.TempDir()
+		recordOwners(t, dir, map[mesh.Hostname]string{"orders.example": "shop"})
+		for _, f := range files {
+			if err := os.WriteFile(filepath.Join(dir, f), []byte(`{"version": 1, "grants": [{"name": "a.example", "namespace": "shop"}]}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := entriesOf(t, dir)
+		o, err := ReadOwners(dir)
+		if err != nil || o.Made != (len(files) > 0) || len(o.Recorded) != 1 {
+			t.Errorf("%s: %+v, %v", name, o, err)
+		}
+		if now := entriesOf(t, dir); now != before {
+			t.Errorf("%s: the directory had %s, and has %s", name, before, now)
+		}
+	}
+}
+
+func entriesOf(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
 // TestGrantsAreConditions: what a namespace has from before patterns is listed by namespace, with the exact flags that give
 // it to the sources that name it. Nothing of a manifest that cannot be a pattern, and no name that another namespace
 // overlaps with, is a part of what people copy; and that is never cut.
