@@ -117,6 +117,9 @@ func worstCases() map[mesh.Kind][]worstCase {
 			{"addresses", 600, objects(networkingV1, "ServiceEntry", func(i int) string {
 				return fmt.Sprintf("  hosts: [h%d.evil.test]\n  addresses: [%s, 10.0.0.0/9]\n", i, address(i)) + tcpPort + "  endpoints: [{address: 10.0.0.1}]"
 			})},
+			{"short-names", 300, objects(networkingV1, "ServiceEntry", func(i int) string {
+				return fmt.Sprintf("  hosts: [a.h%[1]d.evil.svc.cluster.local, '*.w%[1]d.evil.svc.cluster.local']\n", i) + httpPort + "  endpoints: [{address: 10.0.0.1}]"
+			})},
 			{"selecting-workloads", 100, beside(selectors, fleet(100))},
 		},
 		mesh.KindWorkloadEntry: {
@@ -146,6 +149,16 @@ func worstCases() map[mesh.Kind][]worstCase {
 			}), services)},
 			{"routes-of-services", 100, beside(wildRoutes, services(50))},
 			{"services-with-routes", 100, beside(services, wildRoutes(50))},
+			{"hosts", 1000, oneObject(networkingV1, "VirtualService", "  http: [{route: [{destination: {host: s.evil.test}}]}]\n  hosts:\n", format("  - h%d.evil.test\n"))},
+			{"hosts-at-gateways", 1000, func(n int) string {
+				return istioObject(networkingV1, "VirtualService", 0, "  http: [{route: [{destination: {host: s.evil.test}}]}]\n  hosts:\n"+repeated(n, format("  - h%d.evil.test\n"))+"  gateways:\n"+repeated(n, format("  - g%d\n")))
+			}},
+			{"other-server-names", 500, func(n int) string {
+				return istioObject(networkingV1, "VirtualService", 0, "  hosts:\n"+repeated(n, format("  - h%d.evil.test\n"))+"  tls:\n  - route: [{destination: {host: s.evil.test}}]\n    match:\n    - port: 443\n      sniHosts:\n"+repeated(n, format("      - x%d.evil.test\n")))
+			}},
+			{"delegate-at-gateways", 500, func(n int) string {
+				return istioObject(networkingV1, "VirtualService", 0, "  hosts: [s.evil.test]\n  gateways:\n"+repeated(n, format("  - shared/g%d\n"))+"  http:\n  - {match: [{uri: {prefix: /}}], delegate: {name: x00001}}\n") + delegate(n)
+			}},
 			{"delegating", 100, beside(delegating, delegate(50))},
 			{"delegate", 100, beside(delegate, delegating(50))},
 		},
@@ -224,7 +237,7 @@ func readWhole(t *testing.T, dir string) time.Duration {
 	snapshot := tree.snapshot(settings)
 	proxy := view.Proxy{
 		Type: view.Sidecar, Interception: view.InterceptRedirect, ID: "sidecar~10.0.0.1~x.evil~evil.svc.cluster.local", Addresses: []string{"10.0.0.1"},
-		ServiceAccount: mesh.ServiceAccount{Namespace: "evil", Name: "a"}, Labels: map[string]string{"app": "a"},
+		ServiceAccount: mesh.ServiceAccount{Namespace: "evil", Name: "a"}, Labels: map[string]string{"app": "a"}, Names: true,
 	}
 	for part := range (&view.Settings{}).NewIndex(snapshot).Build(proxy).Parts() {
 		envoy.Build(part)

@@ -29,10 +29,10 @@ func hostAddresses(w *meshIndex, r *report) {
 			r.under(CodeTakesStrangers, func(r *report) { takesStrangers(r, o, svc) })
 		}
 	}
-	of := addresses.Of(addresses.Default(), append([]*mesh.Fragment{all}, w.in.Catalogs...), nil)
+	of, fields := addresses.Of(addresses.Default(), append([]*mesh.Fragment{all}, w.in.Catalogs...), nil), hostFields{}
 	for h, a := range of.All {
 		if o := written[h]; o != nil && a.Moved && !a.Full {
-			r.add(place{o, hostField(o, h.Host)}, Info, fmt.Sprintf("the address that stands for %s, %s, also stands for another host, and which of them gets it depends on who comes first: "+
+			r.add(place{o, fields.of(w, o, h.Host)}, Info, fmt.Sprintf("the address that stands for %s, %s, also stands for another host, and which of them gets it depends on who comes first: "+
 				"with several servers, write addresses: [%s, %s]%s", h.Host, addresses.Hashed(addresses.Default(), h), a.IPv4, a.IPv6, ofItsOwn(o)))
 		}
 	}

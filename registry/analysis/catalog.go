@@ -1,8 +1,6 @@
 package analysis
 
 import (
-	"fmt"
-	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -69,6 +67,7 @@ func entryOf(svc *mesh.Service) *networking.ServiceEntry {
 // catalogHosts warns of a host that a ServiceEntry has and a catalog too, and of
 // services on which two catalogs do not agree.
 func catalogHosts(w *meshIndex, r *report) {
+	fields := hostFields{}
 	for _, c := range w.conflicts {
 		switch o := w.written[c.Kept]; {
 		case c.Reason == "":
@@ -76,20 +75,9 @@ func catalogHosts(w *meshIndex, r *report) {
 		case c.Host == "":
 			r.found = append(r.found, Diagnostic{Code: CodeCatalogsDiffer, Severity: Warning, Message: c.Reason, Origin: c.Dropped, Key: c.Key})
 		case o != nil:
-			r.warn(place{o, hostField(o, c.Host)}, "%s of the catalog has this host too: %s", c.Key.Name, c.Reason)
+			r.warn(place{o, fields.of(w, o, c.Host)}, "%s of the catalog has this host too: %s", c.Key.Name, c.Reason)
 		}
 	}
-}
-
-func hostField(o *manifest.Object, host mesh.Hostname) string {
-	if spec, ok := o.Spec.(*networking.ServiceEntry); ok {
-		for i, h := range spec.GetHosts() {
-			if strings.EqualFold(h, string(host)) {
-				return fmt.Sprintf("spec.hosts[%d]", i)
-			}
-		}
-	}
-	return "spec.hosts"
 }
 
 // catalogSelectors are the selectors of the services of catalogs, by namespace.

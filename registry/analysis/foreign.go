@@ -13,10 +13,10 @@ import (
 // foreignHosts warns of a host that a source which is bound to namespaces names,
 // and that is another's.
 func foreignHosts(w *meshIndex, r *report) {
-	at := w.conflicting()
+	at, fields := w.conflicting(), hostFields{}
 	for _, c := range w.in.Foreign {
 		if o := at[c.Dropped]; c.Foreign && o != nil {
-			r.warn(place{o, w.fieldOf(o, c.Host)}, "%s", c.Reason)
+			r.warn(place{o, fields.of(w, o, c.Host)}, "%s", c.Reason)
 		}
 	}
 }
@@ -69,11 +69,12 @@ func FaultOf(c mesh.Conflict) manifest.Fault {
 	}
 }
 
-// fieldOf is where an object names a host, or an address.
-func (w *meshIndex) fieldOf(o *manifest.Object, host mesh.Hostname) string {
-	vs, ok := o.Spec.(*networking.VirtualService)
-	if !ok {
-		se, _ := o.Spec.(*networking.ServiceEntry)
+// hostFields are where objects name hosts. Each object is read once: it may have thousands of hosts, and a conflict for each.
+type hostFields map[*manifest.Object]map[mesh.Hostname]string
+
+// of is where an object names a host, an address or a port.
+func (f hostFields) of(w *meshIndex, o *manifest.Object, host mesh.Hostname) string {
+	if se, ok := o.Spec.(*networking.ServiceEntry); ok {
 		for i, p := range se.GetPorts() {
 			if host == mesh.Hostname(fmt.Sprintf(":%d", p.GetNumber())) {
 				return fmt.Sprintf("spec.ports[%d]", i)
@@ -84,12 +85,34 @@ func (w *meshIndex) fieldOf(o *manifest.Object, host mesh.Hostname) string {
 				return fmt.Sprintf("spec.addresses[%d]", i)
 			}
 		}
-		return hostField(o, host)
 	}
-	for i, h := range vs.GetHosts() {
-		if w.fqdn(strings.ToLower(h), o.Meta.Namespace) == host {
-			return fmt.Sprintf("spec.hosts[%d]", i)
-		}
+	if f[o] == nil {
+		f[o] = w.hostsOf(o)
+	}
+	if field, ok := f[o][host]; ok {
+		return field
 	}
 	return "spec.hosts"
+}
+
+// hostsOf are the hosts of an object, as conflicts name them, and where it names them first.
+func (w *meshIndex) hostsOf(o *manifest.Object) map[mesh.Hostname]string {
+	var hosts []string
+	switch spec := o.Spec.(type) {
+	case *networking.ServiceEntry:
+		hosts = spec.GetHosts()
+	case *networking.VirtualService:
+		hosts = spec.GetHosts()
+	}
+	out := make(map[mesh.Hostname]string, len(hosts))
+	for i, h := range hosts {
+		name := mesh.Hostname(strings.ToLower(h))
+		if _, is := o.Spec.(*networking.VirtualService); is {
+			name = w.fqdn(h, o.Meta.Namespace)
+		}
+		if _, known := out[name]; !known {
+			out[name] = fmt.Sprintf("spec.hosts[%d]", i)
+		}
+	}
+	return out
 }

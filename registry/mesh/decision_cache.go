@@ -12,6 +12,7 @@ type decisionCache struct {
 	services   map[*Service]*rival
 	routes     map[routeKey]*rival
 	restricted map[*Service]bool
+	sidecars   map[*VirtualService]bool
 }
 
 type nameKey struct {
@@ -42,6 +43,7 @@ func newDecisionCache() *decisionCache {
 	return &decisionCache{
 		addresses: map[nameKey]*rival{}, holds: map[nameKey]bool{}, private: map[nameKey][]*Service{}, yields: map[portKey]bool{},
 		samples: map[sampleKey][]*Service{}, services: map[*Service]*rival{}, routes: map[routeKey]*rival{}, restricted: map[*Service]bool{},
+		sidecars: map[*VirtualService]bool{},
 	}
 }
 

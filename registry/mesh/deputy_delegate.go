@@ -141,6 +141,9 @@ type RefusedRoutes struct {
 // in it.
 type refusedAt map[string]bool
 
+// Anywhere reports whether gateways of some other namespaces do not follow a route, by its place.
+func (r *RefusedRoutes) Anywhere(route int) bool { return r != nil && len(r.routes[route]) > 0 }
+
 // At reports whether the gateways of another namespace do not follow a route, by its place.
 func (r *RefusedRoutes) At(route int, gatewayNamespace string) bool {
 	if r == nil {

@@ -10,6 +10,11 @@ func (o *owners) routes(source int, vs *VirtualService, h Hostname) *rival {
 	})
 }
 
+// routesSidecars is [routesSidecars], which reads all gateways, and is asked for each host.
+func (o *owners) routesSidecars(vs *VirtualService) bool {
+	return cached(o.cache, func(a *decisionCache) map[*VirtualService]bool { return a.sidecars }, vs, func() bool { return routesSidecars(vs) })
+}
+
 func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival {
 	b := o.bindings[source]
 	if b.covers(h) {
@@ -18,7 +23,7 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	if r := o.pattern(source, h); r != nil {
 		return r
 	}
-	if isAddress(h) && routesSidecars(vs) {
+	if isAddress(h) && o.routesSidecars(vs) {
 		r := o.routesAddress(source, vs, h)
 		seen := func(svc *Service) bool { return !o.isRestricted(source, svc) }
 		if r == nil && !slices.ContainsFunc(o.claims[source].services.get(h), seen) {
@@ -31,7 +36,7 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	}
 	declared, r := o.declaredElsewhere(source, vs, h)
 	if r == nil && !declared {
-		r = o.notTitled(b, h, !routesSidecars(vs))
+		r = o.notTitled(b, h, !o.routesSidecars(vs))
 	}
 	if r == nil {
 		r = o.alias(source, vs.Namespace, h)
@@ -39,7 +44,7 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	if r == nil {
 		r = o.routedAtGateways(vs, h)
 	}
-	if r == nil && !declared && routesSidecars(vs) {
+	if r == nil && !declared && o.routesSidecars(vs) {
 		r = o.routedElsewhere(vs, h)
 	}
 	return r
@@ -184,7 +189,7 @@ func (o *owners) late(source int, vs *VirtualService, h Hostname) bool {
 			continue
 		}
 		c := &o.claims[i]
-		if routesSidecars(vs) && len(c.routes.get(h)) > 0 ||
+		if o.routesSidecars(vs) && len(c.routes.get(h)) > 0 ||
 			routesGateways(vs) && (len(c.gateways.get(h)) > 0 || slices.ContainsFunc(c.routes.get(h), routesGateways)) {
 			return true
 		}

@@ -47,9 +47,9 @@ func (sc *sidecarScope) boundTo(gateway string) []*virtualService {
 func boundServices(list []*virtualService) map[string][]*virtualService {
 	out := map[string][]*virtualService{}
 	for _, vs := range list {
-		for i, g := range vs.Spec.GetGateways() {
-			if g != meshGateway && !slices.Contains(vs.Spec.GetGateways()[:i], g) {
-				out[g] = append(out[g], vs)
+		for _, g := range vs.Spec.GetGateways() {
+			if of := out[g]; g != meshGateway && (len(of) == 0 || of[len(of)-1] != vs) { // it may name one twice
+				out[g] = append(of, vs)
 			}
 		}
 	}

@@ -155,16 +155,23 @@ func resolveDelegate(root *mesh.VirtualService, rule *networking.HTTPRoute, to *
 		if merged == nil {
 			continue
 		}
-		var refusing []string
-		for _, g := range root.Spec.GetGateways() {
-			if ns, _, named := strings.Cut(g, "/"); named && ns != to.Namespace && to.Refused.At(i, ns) {
-				refusing = append(refusing, g)
+		if to.Refused.Anywhere(i) { // few are, and the root may name thousands of Gateways
+			if refusal := refusalAt(refusing(root, to, i), merged); refusal != nil {
+				out = append(out, refusal)
 			}
 		}
-		if refusal := refusalAt(refusing, merged); refusal != nil {
-			out = append(out, refusal)
-		}
 		out = append(out, merged)
+	}
+	return out
+}
+
+// refusing are the gateways of a root that do not follow a route of a delegate.
+func refusing(root, delegate *mesh.VirtualService, route int) []string {
+	var out []string
+	for _, g := range root.Spec.GetGateways() {
+		if ns, _, named := strings.Cut(g, "/"); named && ns != delegate.Namespace && delegate.Refused.At(route, ns) {
+			out = append(out, g)
+		}
 	}
 	return out
 }
