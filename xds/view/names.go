@@ -129,7 +129,7 @@ func (n *namesState) shortNames(sc *sidecarScope, inputs []nameInput) (out []Par
 		}
 		for _, lost := range in.svc.LostShortNames(n.key.domain) {
 			h := mesh.Hostname(lost)
-			if i := n.narrowestWildcard(sc, h); i >= 0 && !h.IsWildcard() {
+			if i := sc.narrowestWildcard(h); i >= 0 && !h.IsWildcard() {
 				add(h, inputs[i])
 			}
 		}
@@ -138,18 +138,17 @@ func (n *namesState) shortNames(sc *sidecarScope, inputs []nameInput) (out []Par
 }
 
 // narrowestWildcard is the service of the narrowest wildcard that covers a host; -1 if there is none, or if a service
-// has the host itself.
-func (n *namesState) narrowestWildcard(sc *sidecarScope, h mesh.Hostname) int {
-	found := -1
-	for i, svc := range sc.services {
-		switch {
-		case svc.Hostname == h:
-			return -1
-		case svc.Hostname.IsWildcard() && svc.Hostname != "*" && svc.Hostname.Covers(h) && (found < 0 || len(svc.Hostname) > len(sc.services[found].Hostname)):
-			found = i
+// has the host itself. There may be as many services as lost names.
+func (sc *sidecarScope) narrowestWildcard(h mesh.Hostname) int {
+	if sc.find(h) != nil {
+		return -1
+	}
+	for i := range h { // what follows the star is compared as text: [mesh.Hostname.Covers]
+		if found, is := slices.BinarySearchFunc(sc.services, "*"+h[i:], compareHosts); is {
+			return found
 		}
 	}
-	return found
+	return -1
 }
 
 func (n *namesState) inputOf(sc *sidecarScope, svc *service) nameInput {
