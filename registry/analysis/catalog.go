@@ -1,7 +1,6 @@
 package analysis
 
 import (
-
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/manifest"
