@@ -47,7 +47,7 @@ func (r *rule) operation(o *security.Operation) []permissionTerm {
 func (r *rule) source(s *security.Source) []principalTerm {
 	return present([]principalTerm{
 		r.principal("principals", s.GetPrincipals(), s.GetNotPrincipals()),
-		{field: "requestPrincipals", values: s.GetRequestPrincipals(), except: s.GetNotRequestPrincipals(), http: true, match: requestPrincipal},
+		{field: "requestPrincipals", values: s.GetRequestPrincipals(), except: s.GetNotRequestPrincipals(), http: true, match: r.requestPrincipal},
 		r.serviceAccount("serviceAccounts", s.GetServiceAccounts(), s.GetNotServiceAccounts()),
 		r.trustDomain("trustDomains", s.GetTrustDomains(), s.GetNotTrustDomains()),
 		{field: "namespaces", values: s.GetNamespaces(), except: s.GetNotNamespaces(), match: each(principals, namespacePrincipal)},
@@ -122,7 +122,7 @@ func (r *rule) principalCondition(c *security.Condition) (principalTerm, bool) {
 	case key == keyPrincipal:
 		t = r.principal(key, values, except)
 	case key == keyRequest:
-		t.http, t.match = true, requestPrincipal
+		t.http, t.match = true, r.requestPrincipal
 	case key == keyAudiences:
 		t.http, t.match = true, claimPrincipal("aud")
 	case key == keyPresenter:

@@ -54,6 +54,9 @@ type Options struct {
 	// cannot. Policies with action CUSTOM that ask such a one, or one that is not here, deny
 	// what their rules match.
 	Providers map[string]error
+	// Issuers are those whose tokens the workload accepts. A request principal that begins with one
+	// and a slash is of this issuer, also where its subject has slashes.
+	Issuers []string
 	// JoinsHeaders is for Envoys before 1.36.5, and for 1.37.0. They join several headers of
 	// one name before they compare them, so that a second header hides the first from a
 	// DENY (CVE-2026-26308). The rules for them find a value among others, also in one

@@ -17,19 +17,52 @@ const (
 )
 
 // requestPrincipal matches the issuer and the subject of a token. Values are ISSUER/SUBJECT,
-// with a star in front or at the end. The issuer may be a URL, so the last slash counts.
-func requestPrincipal(values []string) (*rbacv3.Principal, error) {
+// with a star in front or at the end. Both may have slashes: issuers are URLs, and subjects of the
+// tokens of CI systems are paths. As in Istio, the last slash is one way to read a value. Each
+// issuer of the workload that the value begins with is another.
+func (r *rule) requestPrincipal(values []string) (*rbacv3.Principal, error) {
 	all := make([]*rbacv3.Principal, 0, len(values))
-	for _, v := range values {
-		issuer, subject := splitPrincipal(v)
+	add := func(issuer, subject *matcherv3.StringMatcher) {
 		all = append(all, principals.and([]*rbacv3.Principal{
 			claim([]string{"iss"}, text(issuer)), claim([]string{"sub"}, text(subject)),
 		}))
+	}
+	for _, v := range values {
+		add(splitPrincipal(v))
+		for _, issuer := range r.options.Issuers {
+			for _, subject := range subjectsOf(v, issuer) {
+				add(exact(issuer), subject)
+			}
+		}
 	}
 	if len(all) == 1 {
 		return all[0], nil
 	}
 	return principals.or(all), nil
+}
+
+// subjectsOf are the subjects with slashes that a value has where it is of an issuer: one at most, or
+// several if it begins with a star and may end the issuer at several slashes.
+func subjectsOf(value, issuer string) []*matcherv3.StringMatcher {
+	last := strings.LastIndex(value, "/")
+	if end, ends := strings.CutPrefix(value, "*"); ends {
+		var out []*matcherv3.StringMatcher
+		for at := range max(last-1, 0) {
+			if end[at] == '/' && strings.HasSuffix(issuer+"/", end[:at+1]) {
+				out = append(out, exact(end[at+1:]))
+			}
+		}
+		return out
+	}
+	subject, of := strings.CutPrefix(value, issuer+"/")
+	switch {
+	case !of || len(issuer) >= last:
+		return nil
+	case strings.HasSuffix(subject, "*"):
+		return []*matcherv3.StringMatcher{patternAtEnd(subject)}
+	default:
+		return []*matcherv3.StringMatcher{exact(subject)}
+	}
 }
 
 func splitPrincipal(v string) (issuer, subject *matcherv3.StringMatcher) {

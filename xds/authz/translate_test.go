@@ -84,6 +84,7 @@ func readOptions(tb testing.TB, text string) authz.Options {
 	var in struct {
 		TrustDomains []string `yaml:"trustDomains"`
 		Providers    []string `yaml:"providers"`
+		Issuers      []string `yaml:"issuers"`
 	}
 	if text != "" {
 		fatalIf(tb, d.Decode(&in), "decoding options")
@@ -91,6 +92,7 @@ func readOptions(tb testing.TB, text string) authz.Options {
 	if in.TrustDomains != nil {
 		o.TrustDomains = in.TrustDomains
 	}
+	o.Issuers = in.Issuers
 	o.Providers = map[string]error{}
 	for _, name := range in.Providers {
 		o.Providers[name] = nil

@@ -120,14 +120,19 @@ func (b *builtProxy) called(s *mesh.Snapshot, name string) (declared, has bool) 
 }
 
 // otherPort reports whether a cluster is of a port that its host does not have, and that no object may name.
-// The host has others, or a service without ports.
 func (b *builtProxy) otherPort(s *mesh.Snapshot, cluster string) bool {
-	host := strings.Split(cluster, "|")[3]
+	parts := strings.Split(cluster, "|")
+	port, host := parts[1], parts[3]
 	if _, there := b.endpoints[cluster]; there || !b.inherited[cluster] {
 		return false
 	}
-	return slices.ContainsFunc(slices.Collect(maps.Keys(b.endpoints)), func(c string) bool { return strings.HasSuffix(c, "|"+host) }) ||
-		slices.ContainsFunc(s.ServicesOn(mesh.Hostname(host)), func(svc *mesh.Service) bool { return len(svc.Ports) == 0 })
+	if slices.ContainsFunc(slices.Collect(maps.Keys(b.endpoints)), func(c string) bool { return strings.HasSuffix(c, "|"+host) }) {
+		return true
+	}
+	services := s.ServicesOn(mesh.Hostname(host))
+	return len(services) > 0 && !slices.ContainsFunc(services, func(svc *mesh.Service) bool {
+		return slices.ContainsFunc(svc.Ports, func(p mesh.Port) bool { return strconv.FormatUint(uint64(p.Number), 10) == port })
+	})
 }
 
 // aborts reports whether a route answers each request by itself.

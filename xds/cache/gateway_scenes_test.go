@@ -99,6 +99,7 @@ func gatewayScenes() map[string]scenario {
 		"ServerTLSSettings.caCertCredentialName":  server(verifies+"caCertCredentialName: first", "first", "second"),
 		"ServerTLSSettings.alpnProtocols":         server("mode: SIMPLE, credentialName: a, alpnProtocols: [h2]", "[h2]", "[http/1.1]"),
 		"ServerTLSSettings.ecdhCurves":            server("mode: SIMPLE, credentialName: a, ecdhCurves: [P-256]", "P-256", "P-384"),
+		"ServerTLSSettings.subjectAltNames":       server(verifies+"subjectAltNames: [a.test]", "a.test", "b.test"),
 		"ServerTLSSettings.cipherSuites":          server("mode: SIMPLE, credentialName: a, cipherSuites: [ECDHE-ECDSA-AES128-GCM-SHA256]", "[ECDHE-ECDSA-", "[ECDHE-RSA-"),
 		"TunnelSettings.protocol": {
 			documents: rule(`trafficPolicy: {tunnel: {protocol: CONNECT, targetHost: a.example, targetPort: 443}}`), was: "CONNECT", is: "POST",

@@ -23,7 +23,7 @@ func policiesOf(a *view.Authorization) ([]authz.Policy, authz.Options) {
 			Spec: specOf(&p),
 		})
 	}
-	return policies, authz.Options{TrustDomains: a.TrustDomains, JoinsHeaders: a.JoinsHeaders, Providers: map[string]error{}}
+	return policies, authz.Options{TrustDomains: a.TrustDomains, Issuers: a.Issuers, JoinsHeaders: a.JoinsHeaders, Providers: map[string]error{}}
 }
 
 func specOf(p *view.AuthorizationPolicy) *security.AuthorizationPolicy {

@@ -117,6 +117,18 @@ func (pc *proxyContext) authentication() *Authentication {
 	return out
 }
 
+// issuers are those of the rules, sorted.
+func (a *Authentication) issuers() []string {
+	var out []string
+	for _, r := range a.Rules {
+		if issuer := r.Spec.GetIssuer(); issuer != "" {
+			out = append(out, issuer)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // addPolicies adds what security policies say of the workload.
 func (in *inboundBuilder) addPolicies() {
 	pc := in.st
@@ -125,6 +137,9 @@ func (in *inboundBuilder) addPolicies() {
 	}
 	if in.Authentication = pc.authentication(); in.Authentication != nil {
 		in.addOrigins(in.Authentication.origins...)
+		if in.Authorization.namesRequestPrincipals() {
+			in.Authorization.Issuers = in.Authentication.issuers()
+		}
 	}
 	for _, u := range pc.s.Unenforced {
 		if !pc.proxy.AcceptUnenforced && u.Selects(pc.namespace(), pc.proxy.Labels, pc.s.RootNamespace()) {

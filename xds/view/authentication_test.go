@@ -30,6 +30,30 @@ func tokensOf(tb testing.TB, v *View) string {
 	return strings.Join(out, " ")
 }
 
+// TestIssuersOfRequestPrincipals: policies that compare issuers and subjects know the issuers of the workload, in
+// each slot for policies; others do not change with them.
+func TestIssuersOfRequestPrincipals(t *testing.T) {
+	t.Parallel()
+	for rules, want := range map[string]string{
+		`[{"from":[{"source":{"requestPrincipals":["a/b"]}}]}]`:                    "[first second]",
+		`[{"from":[{"source":{"notRequestPrincipals":["a/b"]}}]}]`:                 "[first second]",
+		`[{"when":[{"key":"request.auth.principal","values":["a/b"]}]}]`:           "[first second]",
+		`[{"when":[{"key":"request.auth.audiences","values":["a/b"]}],"from":[]}]`: "[]",
+	} {
+		for action, slot := range map[string]Slot{"ALLOW": AllowSlot, "DENY": DenySlot} {
+			w := newMeshFixture(t)
+			w.service("shop", "a.mesh", 80).Inline[0].Address = "10.0.0.1"
+			w.authorize("shop", "a", `{"action":"`+action+`","rules":`+rules+`}`)
+			w.authenticate("shop", "a", `{"jwtRules":[{"issuer":"second"},{"issuer":"first"},{"jwksUri":"https://x"}]}`, "1", "2", "3")
+			w.authenticate("other", "a", `{"jwtRules":[{"issuer":"theirs"}]}`, "4")
+			e := findPart(t, Build(w.snapshot(), proxyIn("shop", nil)), func(e *Extension) bool { return e.Slot == slot })
+			if e.Authorization == nil || fmt.Sprint(e.Authorization.Issuers) != want {
+				t.Errorf("%s %s: the issuers are %+v, want %s", action, rules, e.Authorization, want)
+			}
+		}
+	}
+}
+
 // TestTokenRulesOfAProxy: all objects that select the workload count, those of the root namespace
 // last, and older ones first. Where keys come from is not a part of what a proxy gets.
 func TestTokenRulesOfAProxy(t *testing.T) {

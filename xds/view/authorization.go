@@ -14,6 +14,8 @@ type Authorization struct {
 	// TrustDomains are the mesh's own, and then its aliases: a principal of one of them is
 	// meant in all of them.
 	TrustDomains []string
+	// Issuers are those whose tokens the workload accepts, sorted, if a policy names request principals.
+	Issuers []string
 	// JoinsHeaders says that the Envoy joins several headers of one name before it compares
 	// them.
 	JoinsHeaders bool
@@ -96,6 +98,17 @@ func (pc *proxyContext) authorization() (*Authorization, []Part) {
 	var parts []Part
 	out.Providers, parts = pc.providersOf(out.Policies)
 	return out, parts
+}
+
+// namesRequestPrincipals reports whether a rule compares issuer and subject of a token with text.
+func (a *Authorization) namesRequestPrincipals() bool {
+	return a != nil && slices.ContainsFunc(a.Policies, func(p AuthorizationPolicy) bool {
+		return slices.ContainsFunc(p.Rules, func(r *security.Rule) bool {
+			return slices.ContainsFunc(r.GetFrom(), func(f *security.Rule_From) bool {
+				return len(f.GetSource().GetRequestPrincipals())+len(f.GetSource().GetNotRequestPrincipals()) > 0
+			}) || slices.ContainsFunc(r.GetWhen(), func(c *security.Condition) bool { return c.GetKey() == "request.auth.principal" })
+		})
+	})
 }
 
 // joinsHeaders reports whether an Envoy joins several headers of one name before RBAC compares

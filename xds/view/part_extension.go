@@ -88,7 +88,7 @@ func (a *Authorization) where(holds func(*AuthorizationPolicy) bool) *Authorizat
 	if a == nil {
 		return nil
 	}
-	out := &Authorization{TrustDomains: a.TrustDomains, JoinsHeaders: a.JoinsHeaders}
+	out := &Authorization{TrustDomains: a.TrustDomains, Issuers: a.Issuers, JoinsHeaders: a.JoinsHeaders}
 	for i, p := range a.Policies {
 		if holds(&a.Policies[i]) {
 			out.Policies, out.origins = append(out.Policies, p), append(out.origins, a.origins[i])
@@ -204,14 +204,29 @@ func (in *inboundInput) serveHTTP(c *FilterChain, http *HTTPConnectionManager) {
 func (in *inboundInput) rules() string {
 	deciding := struct {
 		Deny           bool
-		Authorization  *Authorization
+		Authorization  *decidingPolicies
 		Authentication *Authentication
-	}{in.Deny, in.Authorization.deciding(), in.Authentication.withoutKeys()}
+	}{in.Deny, in.Authorization.deciding().policies(), in.Authentication.withoutKeys()}
 	if !deciding.Deny && deciding.Authorization == nil && deciding.Authentication == nil {
 		return ""
 	}
 	h := contentHash("rules", deciding)
 	return hex.EncodeToString(h[:4])
+}
+
+// decidingPolicies are those of an Authorization, without its issuers: they are those of an Authentication.
+type decidingPolicies struct {
+	TrustDomains []string
+	JoinsHeaders bool
+	Policies     []AuthorizationPolicy
+	Providers    []Provider
+}
+
+func (a *Authorization) policies() *decidingPolicies {
+	if a == nil {
+		return nil
+	}
+	return &decidingPolicies{a.TrustDomains, a.JoinsHeaders, a.Policies, a.Providers}
 }
 
 // deciding is what is in force of policies; nil if nothing is.
