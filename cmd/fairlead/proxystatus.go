@@ -291,8 +291,9 @@ const (
 func writeSources(w io.Writer, s *server.Sources) {
 	type faultOf struct{ source, text string }
 	var faults []faultOf
-	errs := 0
+	errs, left := 0, 0
 	for _, src := range s.Files {
+		errs, left = errs+src.MoreErrors, left+src.MoreErrors
 		for _, f := range src.Faults {
 			if f.Severity == manifest.Error {
 				errs++
@@ -308,7 +309,7 @@ func writeSources(w io.Writer, s *server.Sources) {
 		for _, f := range shown {
 			_, _ = fmt.Fprintf(w, "  %s\n", f.text)
 		}
-		if more := len(faults) - len(shown); more > 0 {
+		if more := len(faults) + left - len(shown); more > 0 {
 			_, _ = fmt.Fprintf(w, "  … and %d more\n", more)
 		}
 	}

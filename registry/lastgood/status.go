@@ -50,6 +50,8 @@ type Status struct {
 	Objects int `json:"objects"`
 	// Faults are sorted by position.
 	Faults []manifest.Fault `json:"faults,omitempty"`
+	// MoreErrors is how many errors are not among Faults, because there are too many.
+	MoreErrors int `json:"more_errors,omitempty"`
 	// Kept are the objects whose last good version replaces a broken one.
 	Kept     []Kept   `json:"kept,omitempty"`
 	Counters Counters `json:"counters"`

@@ -151,9 +151,13 @@ func Decode(opts Options, path string, content []byte) (*File, []Fault) {
 		r.add(CodeBlank, tree.Position{Line: 1, Column: 1}, "", "there is nothing in it; if it is to have no objects, delete it, or write a comment into it (and below the line `...`, if it had that)")
 		return file, r.finish()
 	}
-	for _, doc := range tree.Parse(content) {
+	for doc := range tree.Documents(content) {
+		if d.full {
+			break
+		}
 		if doc.Root == nil {
 			file.Unparsable = true
+			d.stray(&tree.Node{Pos: tree.Position{Line: 1, Column: 1}})
 			r := d.reporter()
 			r.problems(d.unquoted(doc.Problems))
 			d.faults = append(d.faults, r.finish()...)
@@ -189,6 +193,23 @@ type decoder struct {
 	path   string
 	file   *File
 	faults []Fault
+	// strays are documents and items that are none of Istio's objects; full means that there are too many.
+	strays int
+	full   bool
+}
+
+// maxStrays bounds them in a file of a source that is bound to namespaces: each is reported.
+const maxStrays = 10_000
+
+// stray counts a document or item that is none of Istio's objects.
+func (d *decoder) stray(n *tree.Node) {
+	if d.strays++; d.strays <= maxStrays || d.full || len(d.opts.Namespaces) == 0 {
+		return
+	}
+	d.full = true
+	r := d.reporter()
+	r.add(CodeLimit, n.Pos, "", fmt.Sprintf("the file has more than %d documents or items that are none of Istio's objects; nothing behind them is read", maxStrays))
+	d.open(r)
 }
 
 func (d *decoder) reporter() *reporter { return &reporter{source: d.opts.Source, path: d.path} }
@@ -223,6 +244,7 @@ func (d *decoder) document(root *tree.Node, problems []tree.Problem) {
 	}
 	r := d.reporter()
 	if root.Kind != tree.Map {
+		d.stray(root)
 		r.problems(d.unquoted(problems))
 		r.add(CodeKind, root.Pos, "", fmt.Sprintf("a manifest must be an object with apiVersion, kind, metadata and spec, not %s", root.Kind))
 		d.open(r)
@@ -265,6 +287,9 @@ func (d *decoder) list(root *tree.Node, problems []tree.Problem) {
 	}
 	d.open(r)
 	for i, item := range items.Items {
+		if d.full {
+			return
+		}
 		d.document(item, mine[i])
 	}
 }
@@ -287,6 +312,9 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	o := &Object{source: d.opts.Source, domain: d.opts.domain(), root: root, APIVersion: root.Str("apiVersion")}
 	gvk, known, foreign := identify(schemas(), root, r)
 	o.Foreign = foreign
+	if !known {
+		d.stray(root)
+	}
 	if !known && d.opts.Unquoted {
 		r.faults, r.key = nil, mesh.Key{}
 		r.add(CodeKind, root.Pos, "", "this is none of Istio's objects; what it says is not repeated, as the directory is bound to namespaces")

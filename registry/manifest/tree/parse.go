@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -58,17 +60,25 @@ type Document struct {
 
 // Parse reads a stream of documents. Documents that are empty or only comments
 // are left out. One that cannot be parsed does not hide those behind it.
-func Parse(content []byte) []Document {
-	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
-	if pos, ok := invalidUTF8(content); !ok {
-		return []Document{{Problems: []Problem{{Code: Syntax, Pos: pos, Message: "this byte is not valid UTF-8; save the file as UTF-8"}}}}
+func Parse(content []byte) []Document { return slices.Collect(Documents(content)) }
+
+// Documents are those of Parse, each read when it is asked for.
+func Documents(content []byte) iter.Seq[Document] {
+	return func(yield func(Document) bool) {
+		content := bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+		if pos, ok := invalidUTF8(content); !ok {
+			yield(Document{Problems: []Problem{{Code: Syntax, Pos: pos, Message: "this byte is not valid UTF-8; save the file as UTF-8"}}})
+			return
+		}
+		budget := budget{values: MaxNodes, expanded: maxExpanded}
+		for _, c := range split(content) {
+			for _, doc := range parseChunk(c, &budget) {
+				if !yield(doc) {
+					return
+				}
+			}
+		}
 	}
-	budget := budget{values: MaxNodes, expanded: maxExpanded}
-	var docs []Document
-	for _, c := range split(content) {
-		docs = append(docs, parseChunk(c, &budget)...)
-	}
-	return docs
 }
 
 func invalidUTF8(content []byte) (Position, bool) {

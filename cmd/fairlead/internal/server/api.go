@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,8 @@ import (
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/lastgood"
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 )
@@ -231,7 +234,45 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 }
 
 func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, error) {
-	return s.sourcesNow(), nil
+	out := s.sourcesNow()
+	for i := range out.Files {
+		shortenFaults(&out.Files[i])
+	}
+	return out, nil
+}
+
+// maxFaults and maxFault bound what one source adds to an answer; `fairlead validate` has all.
+const (
+	maxFaults = 500
+	maxFault  = 1024
+)
+
+// shortenFaults leaves out what is more, warnings before errors.
+func shortenFaults(st *files.Status) {
+	if len(st.Faults) > maxFaults {
+		slices.SortStableFunc(st.Faults, func(a, b manifest.Fault) int { return cmp.Compare(warns(a), warns(b)) })
+		for _, f := range st.Faults[maxFaults:] {
+			st.MoreErrors += 1 - warns(f)
+		}
+		st.Faults = slices.Clip(st.Faults[:maxFaults])
+		slices.SortStableFunc(st.Faults, lastgood.CompareFaults)
+	}
+	for i := range st.Faults {
+		if f := &st.Faults[i]; len(f.Message) > maxFault {
+			f.Message = safetext.Sanitize(f.Message, maxFault)
+		}
+		if f := &st.Faults[i]; len(f.Field) > maxFault {
+			f.Field = safetext.Sanitize(f.Field, maxFault)
+		}
+	}
+}
+
+// warns is 1 for a warning, and 0 for an error.
+func warns(f manifest.Fault) int {
+	if f.Severity == manifest.Error {
+		return 0
+	}
+	return 1
 }
 
 func (s *Server) sourcesNow() Sources {
