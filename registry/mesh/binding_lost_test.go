@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -174,7 +175,7 @@ func (l *life) upgrade(t *testing.T) {
 	var recorded []Recorded
 	for range l.rng.IntN(12) {
 		i := l.rng.IntN(len(l.bindings))
-		r := Recorded{Name: Hostname(l.pick(l.host(i), l.address(), ":80")), Namespace: fmt.Sprintf("ns%d", l.rng.IntN(5)), Routes: l.rng.IntN(4) == 0}
+		r := Recorded{Name: Hostname(l.pick(l.host(i), l.address(), l.port())), Namespace: fmt.Sprintf("ns%d", l.rng.IntN(5)), Routes: l.rng.IntN(4) == 0}
 		if keys := slices.SortedFunc(maps.Keys(l.objects[i]), Key.Compare); len(keys) > 0 && l.bindings[i] != nil && l.rng.IntN(4) > 0 {
 			if svc, is := l.objects[i][keys[l.rng.IntN(len(keys))]].(*Service); is {
 				r.Name, r.Namespace = svc.Hostname, svc.Namespace
@@ -207,7 +208,9 @@ func (l *life) upgrade(t *testing.T) {
 	after := Merge(l.input(l.s, l.config))
 	for _, r := range recorded {
 		l.checkInherited(t, recorded, r, before, after)
+		l.checkInheritedPort(t, r, after)
 	}
+	l.checkInheritedRoutes(t, recorded, before, after)
 	for _, svc := range before.Services { // a grant takes what somebody has by a wider title, and nothing else
 		i := sourceOf(&svc.Meta)
 		granted := slices.ContainsFunc(list, func(g Grant) bool { return overlapping(g.Name, svc.Hostname.canonical()) })
@@ -255,4 +258,88 @@ func (l *life) checkInherited(t *testing.T, recorded []Recorded, r Recorded, bef
 			}
 		}
 	}
+}
+
+// port is a port on record, of services that are not HTTP, or of those of a namespace that are.
+func (w *tenants) port() string {
+	return w.pick(":80", ":443", ":3306", fmt.Sprintf(":ns%d:80", w.rng.IntN(5)), fmt.Sprintf(":ns%d:3306", w.rng.IntN(5)))
+}
+
+// checkInheritedPort wants services of a namespace that had a port by record before all of bound sources that had not.
+func (l *life) checkInheritedPort(t *testing.T, r Recorded, after *Snapshot) {
+	t.Helper()
+	p, is := recordedPort(r.Name)
+	if !is {
+		return
+	}
+	if slices.ContainsFunc(l.grants.All(), func(g Grant) bool {
+		port, is := g.Port()
+		return is && port == p.port && g.Namespace != r.Namespace
+	}) {
+		return
+	}
+	foreign := false
+	l.servicesForOthers(func(i int, svc *Service) bool {
+		foreign = foreign || l.bindings[i] == nil && slices.ContainsFunc(svc.Ports, func(x Port) bool { return x.Number == p.port })
+		return !foreign
+	})
+	for _, svc := range after.Services {
+		if i := sourceOf(&svc.Meta); foreign || l.bindings[i] == nil || svc.Namespace != r.Namespace || !l.forOthers(svc) || !slices.Contains(opaquePorts(svc, p.http), p.port) {
+			continue
+		}
+		if l.inherited++; slices.Contains(svc.Yields, p.port) {
+			t.Fatalf("%s had the port %d by the record, and comes behind others after the upgrade: %v", svc.Key, p.port, l.grants.All())
+		}
+	}
+}
+
+// checkInheritedRoutes wants routes at gateways of hosts of which nobody else has anything for everybody after an
+// upgrade, as they were before.
+func (l *life) checkInheritedRoutes(t *testing.T, recorded []Recorded, before, after *Snapshot) {
+	t.Helper()
+	routed := map[string]bool{}
+	for _, vs := range after.VirtualServices {
+		if exportedTo(vs.ExportTo, l.config.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace, "other") {
+			for _, h := range vs.Spec.GetHosts() {
+				routed[fmt.Sprint(*vs.Origin, h)] = true
+			}
+		}
+	}
+	for _, part := range before.VirtualServices { // of what is in force
+		i := sourceOf(&part.Meta)
+		vs, is := l.objects[i][Key{KindVirtualService, part.Namespace, strings.TrimSuffix(part.Name, ownNamespacePart)}].(*VirtualService)
+		if !is || l.bindings[i] == nil || isDelegate(vs) || routesSidecars(vs) || len(vs.Spec.GetTls()) > 0 ||
+			!exportedTo(vs.ExportTo, l.config.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace, "other") {
+			continue
+		}
+		for _, name := range vs.Spec.GetHosts() {
+			h := Hostname(name).canonical()
+			if isAddress(h) || l.patternOfOthers(i, h) || l.named(vs.Namespace, h) || len(l.titlesOf(before, h, true)) > 0 ||
+				slices.ContainsFunc(recorded, func(r Recorded) bool { return overlapping(r.Name, h) }) {
+				continue
+			}
+			if l.inherited++; !routed[fmt.Sprint(*vs.Origin, name)] {
+				t.Fatalf("%s of source %d routed %s at gateways, and does not after the upgrade: %v", vs.Key, i, h, l.grants.All())
+			}
+		}
+	}
+}
+
+// named reports whether objects of other namespaces name something of a host.
+func (l *life) named(namespace string, h Hostname) bool {
+	for _, objects := range l.objects {
+		for _, x := range objects {
+			switch x := x.(type) {
+			case *Service:
+				if x.Namespace != namespace && (x.Hostname.canonical().Overlaps(h) || slices.ContainsFunc(aliasesOf(x), h.Overlaps)) {
+					return true
+				}
+			case *VirtualService:
+				if x.Namespace != namespace && slices.ContainsFunc(routedNames(x), h.Overlaps) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

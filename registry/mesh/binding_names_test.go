@@ -200,7 +200,12 @@ func (l *life) checkAlias(t *testing.T, s *Snapshot, vs *VirtualService, h Hostn
 	}
 	l.servicesForOthers(func(i int, svc *Service) bool { // also one that the snapshot lacks, as a file replaces the catalog's
 		name, namespace, ok := shortForms(svc.Hostname)
-		if l.bindings[i] == nil && ok && svc.Namespace == vs.Namespace && (h == name || h == namespace || h == namespace+".svc") {
+		if !ok || h != name && h != namespace && h != namespace+".svc" {
+			return true
+		}
+		// One of a namespace of the source has its name also if others do not see it, because of its address.
+		own := l.bindings[i] != nil && l.bindings[sourceOf(&vs.Meta)].has(svc.Namespace) && namespace == name+Hostname("."+svc.Namespace)
+		if l.bindings[i] == nil && svc.Namespace == vs.Namespace || own && l.hasTitle(s, l.bindings[i], svc.Hostname.canonical(), false) {
 			other = nil
 		}
 		return other != nil

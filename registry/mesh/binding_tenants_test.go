@@ -18,8 +18,10 @@ type tenants struct {
 	rng      *rand.Rand
 	bindings []*Binding
 	grants   *Grants
-	objects  []map[Key]any
-	shared   bool // they name each other's hosts
+	// allocations are the addresses of hosts that have none of their own.
+	allocations *Allocations
+	objects     []map[Key]any
+	shared      bool // they name each other's hosts
 	// own is in how many of four times a host is nobody else's all the same, so that
 	// addresses and ports decide.
 	own int
@@ -295,7 +297,7 @@ func (w *tenants) fill(svc *Service) {
 }
 
 func (w *tenants) input(prev *Snapshot, config *MeshConfig) Input {
-	in := Input{Prev: prev, Fallback: config, Bindings: w.bindings, Grants: w.grants}
+	in := Input{Prev: prev, Fallback: config, Bindings: w.bindings, Grants: w.grants, Allocations: w.allocations}
 	for i, objects := range w.objects {
 		in.Fragments = append(in.Fragments, fragmentOf(strconv.Itoa(i), objects))
 	}

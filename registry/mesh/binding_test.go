@@ -37,17 +37,33 @@ func seeds(t *testing.T, short, full uint64) []uint64 {
 	return out
 }
 
-// TestBoundSourcesMergeIncrementally changes sources that name each other's hosts at random. It compares the
-// snapshot built from the one before with one that is built from nothing, as after a restart, and with that of a
-// second server, which sees some of the states only, and the sources in another order. What others see of bound
-// sources is held to the definition: nothing of another's is taken, and nothing of one's own is lost.
-func TestBoundSourcesMergeIncrementally(t *testing.T) {
-	t.Parallel()
+// Disk is what a server keeps on disk of the objects of a life, and of the addresses of their hosts. The packages that save
+// them import this one, so the test is in another package.
+type Disk interface {
+	// Take takes the objects of the sources, and returns the addresses of hosts.
+	Take(t *testing.T, objects []map[Key]any, bindings []*Binding) *Allocations
+	// Restart is what a server has after a restart.
+	Restart(t *testing.T, bindings []*Binding) ([]*Fragment, *Allocations)
+}
+
+// FragmentOf is the fragment of some objects.
+func FragmentOf(source string, objects map[Key]any) *Fragment { return fragmentOf(source, objects) }
+
+// RevisionOf tells an object of a life from others with its Key.
+func RevisionOf(x any) int { return x.(object0).meta().Origin.Line }
+
+// BoundSourcesMergeIncrementally changes sources that name each other's hosts at random. It compares the
+// snapshot built from the one before with one that is built from nothing, with that of a second server, which
+// sees some of the states only, and the sources in another order, and with what a server has after a restart.
+// What others see of bound sources is held to the definition: nothing of another's is taken, and nothing of one's
+// own is lost.
+func BoundSourcesMergeIncrementally(t *testing.T, disk func(t *testing.T, seed uint64) Disk) {
+	t.Helper()
 	restricted, owned, inherited, deputies, behind, count := 0, 0, 0, 0, 0, 0
 	for _, seed := range seeds(t, 5, 20) {
 		count++
 		t.Run(fmt.Sprint("seed-", seed), func(t *testing.T) {
-			l := &life{tenants: newTenants(seed, true), config: testMeshConfig()}
+			l := &life{tenants: newTenants(seed, true), config: testMeshConfig(), disk: disk(t, seed)}
 			for i := range 150 {
 				l.next(t, i)
 			}
@@ -74,6 +90,7 @@ type life struct {
 	deputies, behind  int // routes to third tenants, and services that come behind others at a port
 	hostsOf           *Snapshot
 	byHost            map[Hostname][]*Service // of hostsOf
+	disk              Disk
 }
 
 // change changes objects, and now and then settings or grants.
@@ -127,6 +144,7 @@ func (l *life) shuffled() Input {
 func (l *life) next(t *testing.T, i int) {
 	t.Helper()
 	l.change(t, i)
+	l.allocations = l.disk.Take(t, l.objects, l.bindings)
 	prev := l.s
 	l.s = Merge(l.shuffled())
 	s := l.s
@@ -135,6 +153,12 @@ func (l *life) next(t *testing.T, i int) {
 	anew := Merge(restarted)
 	if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
 		t.Fatalf("step %d: the patched snapshot differs from the one built anew:\n%s", i, difference(anew, s))
+	}
+	if i%75 == 74 {
+		restarted.Fragments, restarted.Allocations = l.disk.Restart(t, l.bindings)
+		if read := Merge(restarted); fingerprint(t, s) != fingerprint(t, read) {
+			t.Fatalf("step %d: after a restart from disk the mesh is another one:\n%s", i, difference(read, s))
+		}
 	}
 	if prev != nil {
 		checkDiff(t, prev, s)
@@ -195,7 +219,7 @@ func difference(a, b *Snapshot) string {
 	lines := func(s *Snapshot) map[string]bool {
 		out := map[string]bool{}
 		for _, svc := range s.Services {
-			out[fmt.Sprint(svc.Key, svc.Origin, svc.Hostname, svc.Addresses, svc.Ports, svc.ExportTo, svc.Yields, inlineNames(svc))] = true
+			out[fmt.Sprint(svc.Key, svc.Origin, svc.Hostname, svc.Addresses, svc.Ports, svc.ExportTo, svc.Yields, svc.Allocated, inlineNames(svc))] = true
 		}
 		for _, vs := range s.VirtualServices {
 			out[fmt.Sprint(vs.Key, vs.Origin, vs.Spec.Hosts, subnetNames(vs), vs.ExportTo, vs.Created)] = true
