@@ -122,7 +122,7 @@ func (o *owners) findRival(source int, namespace string, a Hostname) *rival {
 			return r
 		}
 	}
-	return o.notTitled(b, a, false)
+	return o.notTitled(b, a, "")
 }
 
 // addressOfUnbound looks for a service of an unbound source with an address or, with all, with an

@@ -40,7 +40,7 @@ func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	if isAddress(h) || b.covers(h) {
 		return nil // addresses are judged by themselves
 	}
-	if own, _ := o.titled(b, h, false); own {
+	if own, _ := o.titled(b, h, ""); own {
 		return nil
 	}
 	var found *Service

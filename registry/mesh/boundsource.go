@@ -93,7 +93,7 @@ func compareAsks(a, b Ask) int {
 func (o *owners) asksOfService(source int, svc *Service) []Ask {
 	ask := func(h Hostname, what string, r *rival) Ask {
 		a := Ask{Key: svc.Key, Origin: svc.Origin, Name: h, For: what}
-		o.answer(source, &a, svc.Namespace, r, false)
+		o.answer(source, &a, svc.Namespace, r, "")
 		return a
 	}
 	h := svc.Hostname.canonical()
@@ -115,14 +115,14 @@ func (o *owners) asksOfService(source int, svc *Service) []Ask {
 
 func (o *owners) asksOfRoutes(source int, vs *VirtualService) []Ask {
 	sidecars := routesSidecars(vs)
-	what := ForRoutes
+	what, gateway := ForRoutes, ""
 	if !sidecars {
-		what = ForGateways
+		what, gateway = ForGateways, o.judgedGateways(vs)[0]
 	}
 	var out []Ask
 	add := func(h Hostname, what string, r *rival) {
 		a := Ask{Key: vs.Key, Origin: vs.Origin, Name: h, For: what}
-		o.answer(source, &a, vs.Namespace, r, !sidecars)
+		o.answer(source, &a, vs.Namespace, r, gateway)
 		out = append(out, a)
 	}
 	for _, h := range routedNames(vs) {
@@ -179,7 +179,7 @@ func (r *restrictions) asksOfConflicts(source int, b *Binding, list []Conflict) 
 }
 
 // answer says what gives a name to a source or, with a rival, who has it instead.
-func (o *owners) answer(source int, a *Ask, namespace string, r *rival, gateways bool) {
+func (o *owners) answer(source int, a *Ask, namespace string, r *rival, gateway string) {
 	if r != nil {
 		a.Owner = r.who
 		a.Advice = o.advise(source, a.Name, namespace, a.For == ForDeclare || a.For == ForAddress)
@@ -190,7 +190,7 @@ func (o *owners) answer(source int, a *Ask, namespace string, r *rival, gateways
 		a.By = "pattern " + string(b.Hosts[i])
 		return
 	}
-	if t := o.titleOf(a.Name, gateways); slices.ContainsFunc(t.namespaces, b.has) {
+	if t := o.titleOf(a.Name, gateway); slices.ContainsFunc(t.namespaces, b.has) {
 		if a.By = t.what + " " + string(t.name); t.granted {
 			a.Granted = t.name
 		}
@@ -220,7 +220,7 @@ func (o *owners) holdings(source int) []Holding {
 			}
 		}
 	}
-	titled(&o.given, ForGateways, ForAll, "a Gateway")
+	titled(&o.given.titles, ForGateways, ForAll, "a Gateway")
 	if o.grants != nil {
 		titled(&o.grants.services, ForAll, ForAll, "host-grants.json")
 		titled(&o.grants.gateways, ForGateways, ForGateways, "host-grants.json")

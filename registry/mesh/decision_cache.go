@@ -13,6 +13,7 @@ type decisionCache struct {
 	routes     map[routeKey]*rival
 	restricted map[*Service]bool
 	sidecars   map[*VirtualService]bool
+	gateways   map[*VirtualService][]string
 }
 
 type nameKey struct {
@@ -44,6 +45,7 @@ func newDecisionCache() *decisionCache {
 		addresses: map[nameKey]*rival{}, holds: map[nameKey]bool{}, private: map[nameKey][]*Service{}, yields: map[portKey]bool{},
 		samples: map[sampleKey][]*Service{}, services: map[*Service]*rival{}, routes: map[routeKey]*rival{}, restricted: map[*Service]bool{},
 		sidecars: map[*VirtualService]bool{},
+		gateways: map[*VirtualService][]string{},
 	}
 }
 

@@ -41,7 +41,7 @@ type claims struct {
 type owners struct {
 	bindings []*Binding // by source; nil may speak for the whole mesh
 	claims   []claims
-	given    titles
+	given    gifts
 	grants   *Grants // or nil
 	// defaults are the exports of a service without exportTo.
 	defaults []string
@@ -58,6 +58,8 @@ type rival struct {
 	origin *Origin // or nil
 	who    string
 	nobody bool // nobody owns it
+	// elsewhere are Gateways at which the source has it all the same.
+	elsewhere []string
 }
 
 func (r *rival) String() string { return r.who }
@@ -111,7 +113,7 @@ func (o *owners) named(source int, svc *Service) *rival {
 	if replaces || isAddress(h) {
 		return nil
 	}
-	return o.notTitled(b, h, false)
+	return o.notTitled(b, h, "")
 }
 
 // unbound looks for a service of an unbound source. A source with a pattern for the host

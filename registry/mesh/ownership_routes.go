@@ -1,6 +1,9 @@
 package mesh
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // routes returns who owns a host that a bound source's VirtualService has routes for; nil
 // if the source does.
@@ -35,8 +38,11 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 		return nil
 	}
 	declared, r := o.declaredElsewhere(source, vs, h)
+	var partly *rival
 	if r == nil && !declared {
-		r = o.notTitled(b, h, !o.routesSidecars(vs))
+		if r = o.notRouted(b, vs, h); r != nil && len(r.elsewhere) > 0 {
+			r, partly = nil, r
+		}
 	}
 	if r == nil {
 		r = o.alias(source, vs.Namespace, h)
@@ -47,7 +53,7 @@ func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival 
 	if r == nil && !declared && o.routesSidecars(vs) {
 		r = o.routedElsewhere(vs, h)
 	}
-	return r
+	return cmp.Or(r, partly)
 }
 
 // routedAtGateways looks for an unbound source that routes a host, or one below a wildcard, at gateways, if
@@ -120,7 +126,7 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 // within reports whether a name belongs to a source by a title, although it is below the wildcard of another:
 // the narrower of the two titles counts.
 func (o *owners) within(source int, h, wildcard Hostname) bool {
-	own, _ := o.titled(o.bindings[source], h, false)
+	own, _ := o.titled(o.bindings[source], h, "")
 	return own && wildcard != h && covering(wildcard, h)
 }
 

@@ -1,7 +1,9 @@
 package mesh
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -137,6 +139,97 @@ func TestWildcardLeavesWhatGatewaysGiveToOthers(t *testing.T) {
 		}
 		if open := s.OpenGrants(); c.recorded != nil && len(open) != 1 {
 			t.Errorf("%s: %v are to be moved into settings, want the wildcard", name, open)
+		}
+	}
+}
+
+// TestGatewayGivesWideNamesAtItselfAlone: "shop/*" of a Gateway gives the namespace hosts that nobody has at that Gateway,
+// and at no other one, although that serves all hosts. Names that are not too wide are given everywhere.
+func TestGatewayGivesWideNamesAtItselfAlone(t *testing.T) {
+	t.Parallel()
+	gateway := func(name string, hosts ...string) *Gateway {
+		g := giving(hosts...)
+		g.Name = name
+		return g
+	}
+	for name, c := range map[string]struct {
+		a, b     string // what the Gateways give
+		gateways string // of the routes
+		tls      bool
+		grants   []Grant
+		pattern  Hostname
+		want     string // for others, by host
+		upgraded bool   // grants are made
+	}{
+		"given_here":   {a: "shop/*", b: "*", gateways: "edge/a", want: "free.example:edge/a www.free.example:edge/a"},
+		"not_there":    {a: "shop/*", b: "*", gateways: "edge/b"},
+		"both":         {a: "shop/*", b: "*", gateways: "edge/a edge/b", want: "free.example:edge/a www.free.example:edge/a"},
+		"tls":          {a: "shop/*", b: "*", gateways: "edge/a edge/b", tls: true, want: "free.example:edge/a www.free.example:edge/a"},
+		"tls_there":    {a: "shop/*", b: "*", gateways: "edge/b", tls: true},
+		"given_twice":  {a: "shop/*", b: "shop/*.example", gateways: "edge/a edge/b", want: "free.example:edge/a,edge/b www.free.example:edge/a,edge/b"},
+		"of_another":   {a: "shop/*", b: "bank/*.example", gateways: "edge/a edge/b", want: "free.example:edge/a www.free.example:edge/a"},
+		"some_of_them": {a: "shop/*", b: "shop/*.free.example", gateways: "edge/a edge/b", want: "free.example:edge/a www.free.example:edge/a,edge/b"},
+		"some_by_tls":  {a: "shop/*", b: "shop/*.free.example", gateways: "edge/a edge/b", tls: true, want: "free.example:edge/a www.free.example:edge/a"},
+		"narrow":       {a: "shop/*.free.example", b: "*", gateways: "edge/b", want: "www.free.example:edge/b"},
+		"granted":      {a: "shop/*", b: "*", gateways: "edge/a edge/b", grants: []Grant{{Name: "*.example", Namespace: "shop", Gateways: true}}, want: "free.example:edge/a,edge/b www.free.example:edge/a,edge/b"},
+		"pattern":      {a: "shop/*", b: "*", gateways: "edge/b", pattern: "*.example", want: "free.example:edge/b www.free.example:edge/b"},
+		"upgraded":     {a: "shop/*", b: "*", gateways: "edge/a edge/b", upgraded: true, want: "free.example:edge/a,edge/b www.free.example:edge/a,edge/b"},
+		"own_gateway":  {a: "shop/*", b: "*", gateways: "edge/a shop/own", want: "free.example:edge/a,shop/own www.free.example:edge/a,shop/own"},
+	} {
+		vs := routing("shop", "free.example")
+		vs.Spec.Hosts, vs.Spec.Gateways = append(vs.Spec.Hosts, "www.free.example"), strings.Fields(c.gateways)
+		if c.tls {
+			vs.Spec.Tls = []*networking.TLSRoute{{Match: []*networking.TLSMatchAttributes{{SniHosts: []string{"free.example"}}}}}
+		}
+		in := Input{
+			Fallback: testMeshConfig(), Bindings: []*Binding{nil, {Namespaces: []string{"shop"}, Hosts: []Hostname{}}, {Namespaces: []string{"bank"}}},
+			Fragments: []*Fragment{{Gateways: []*Gateway{gateway("a", c.a), gateway("b", c.b)}}, routesOf(vs), {}}, Grants: NewGrants(c.grants),
+		}
+		if c.pattern != "" {
+			in.Bindings[1].Hosts = []Hostname{c.pattern}
+		}
+		if c.upgraded {
+			in.Grants = NewGrants(InheritGrants(in, nil))
+		}
+		s := Merge(in)
+		at := map[string][]string{}
+		own := map[string]int{}
+		for _, x := range s.VirtualServices {
+			for _, h := range x.Spec.Hosts {
+				if onlyOwn(x.ExportTo, nil, "shop") {
+					own[h] += len(x.Spec.Gateways)
+				} else {
+					at[h] = append(at[h], x.Spec.Gateways...)
+				}
+				own[h] += 0
+			}
+		}
+		var got []string
+		for _, h := range slices.Sorted(maps.Keys(at)) {
+			slices.Sort(at[h])
+			got = append(got, h+":"+strings.Join(at[h], ","))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: others have %q, want %q; conflicts: %v", name, got, c.want, s.Conflicts)
+		}
+		for h, n := range own { // its own gateways follow all routes, each once
+			if n+len(at[h]) != len(vs.Spec.Gateways) {
+				t.Errorf("%s: %s has %d Gateways for others and %d for its own namespace", name, h, len(at[h]), n)
+			}
+		}
+		if len(own) != 2 {
+			t.Errorf("%s: routes are for %v", name, own)
+		}
+		if open := s.OpenGrants(); c.upgraded && len(open) != 2 {
+			t.Errorf("%s: %v are to be moved into settings, want two", name, open)
+		}
+		in.Prev = s
+		in.Fragments = slices.Clone(in.Fragments)
+		in.Fragments[0] = &Fragment{Gateways: []*Gateway{gateway("a", c.b), gateway("b", c.a)}}
+		next := Merge(in)
+		in.Prev = nil
+		if fingerprint(t, Merge(in)) != fingerprint(t, next) {
+			t.Errorf("%s: it depends on the snapshot before", name)
 		}
 	}
 }

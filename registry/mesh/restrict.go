@@ -402,6 +402,13 @@ func (w *restricter) service(source int, svc *Service, was *decision[*Service]) 
 
 // foreignHostConflict is the conflict of an object that names the host of another source.
 func foreignHostConflict(m *Meta, h Hostname, r *rival, a Advice) Conflict {
+	if len(r.elsewhere) > 0 {
+		return Conflict{
+			Key: m.Key, Host: h, Kept: r.origin, Dropped: m.Origin, Foreign: true,
+			Reason: fmt.Sprintf("the host %q is given to the namespace %s at %s; at the other Gateways it belongs to %s, and this object, whose source is bound to namespaces, applies to it there only for "+
+				"gateways in the namespace %s; %s", h, m.Namespace, listGateways(r.elsewhere), r, m.Namespace, a.Text),
+		}
+	}
 	return Conflict{
 		Key: m.Key, Host: h, Kept: r.origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the host %q belongs to %s: this object, whose source is bound to namespaces, applies to it only for clients and gateways in the namespace %s; %s",

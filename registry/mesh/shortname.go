@@ -115,7 +115,7 @@ func (o *owners) ofAnother(source int, h Hostname) bool {
 		return true
 	}
 	b := o.bindings[source]
-	if _, who := o.titled(b, h, false); who != "" && !b.covers(h) {
+	if _, who := o.titled(b, h, ""); who != "" && !b.covers(h) {
 		return true
 	}
 	for i := range o.claims {

@@ -3,8 +3,10 @@ package mesh
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
 )
 
 // What ends the name of what is split off a VirtualService: no object of a file is
@@ -12,6 +14,9 @@ import (
 const (
 	ownNamespacePart = "/own-namespace"
 	elsewherePart    = "/elsewhere"
+	// At the Gateways that give hosts to the namespace, and at the others.
+	givenPart    = "/given"
+	notGivenPart = "/not-given"
 )
 
 // hostParts are the hosts of a VirtualService by who gets its routes: everybody,
@@ -19,9 +24,56 @@ const (
 // namespace.
 type hostParts struct {
 	open, elsewhere, rest []string
+	given                 []givenHosts
 	without               []string // the namespaces
 	late                  bool
 	conflicts             []Conflict
+}
+
+// givenHosts are hosts that a VirtualService has at some of its Gateways only.
+type givenHosts struct{ hosts, gateways []string }
+
+// addGiven adds a host, to those with the same Gateways.
+func (p *hostParts) addGiven(name string, gateways []string) {
+	i := slices.IndexFunc(p.given, func(x givenHosts) bool { return slices.Equal(x.gateways, gateways) })
+	if i < 0 {
+		i, p.given = len(p.given), append(p.given, givenHosts{gateways: gateways})
+	}
+	p.given[i].hosts = append(p.given[i].hosts, name)
+}
+
+// withTLS joins the hosts: what rules for TLS match is names of hosts, too.
+func (p *hostParts) withTLS(hosts []string) {
+	switch {
+	case len(p.rest) > 0, len(p.given) > 0 && len(p.elsewhere) > 0:
+		p.open, p.elsewhere, p.given = nil, nil, nil
+	case len(p.given) > 0:
+		common := p.given[0].gateways
+		for _, x := range p.given[1:] {
+			common = slices.DeleteFunc(slices.Clone(common), func(g string) bool { return !slices.Contains(x.gateways, g) })
+		}
+		if p.open, p.given = nil, nil; len(common) > 0 {
+			p.given = []givenHosts{{hosts, common}}
+		}
+	case len(p.elsewhere) > 0:
+		p.open, p.elsewhere = nil, append(p.open, p.elsewhere...)
+	}
+}
+
+// listGateways are Gateways for people.
+func listGateways(names []string) string {
+	const most = 3
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d other Gateways", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, " and ")
+}
+
+// withGateways are the routes at some Gateways.
+func withGateways(spec *networking.VirtualService, gateways []string) *networking.VirtualService {
+	out := proto.CloneOf(spec)
+	out.Gateways = gateways
+	return out
 }
 
 func (w *restricter) parts(source int, vs *VirtualService) hostParts {
@@ -29,7 +81,13 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(vs.Spec.GetHosts()))) {
 		h := Hostname(name).canonical()
 		if r := w.owners.routes(source, vs, h); r != nil {
-			p.rest = append(p.rest, name)
+			switch {
+			case len(r.elsewhere) > 0 && len(w.owners.privateOf(source, vs, h)) == 0:
+				p.addGiven(name, r.elsewhere)
+				p.late = p.late || w.owners.late(source, vs, h)
+			default:
+				p.rest = append(p.rest, name)
+			}
 			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r, w.owners.advise(source, h, vs.Namespace, false)))
 			continue
 		}
@@ -49,13 +107,8 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 		w.subnets(source, vs, &p)
 	}
 	w.serverNames(source, vs, &p)
-	if len(vs.Spec.GetTls()) > 0 { // what its rules match is names of hosts, too
-		switch {
-		case len(p.rest) > 0:
-			p.open, p.elsewhere = nil, nil
-		case len(p.elsewhere) > 0:
-			p.open, p.elsewhere = nil, append(p.open, p.elsewhere...)
-		}
+	if len(vs.Spec.GetTls()) > 0 {
+		p.withTLS(vs.Spec.GetHosts())
 	}
 	return p
 }
@@ -95,7 +148,7 @@ func (w *restricter) virtualService(source int, vs *VirtualService, was *decisio
 	}
 	v := &decision[*VirtualService]{conflicts: p.conflicts}
 	own, without := ownOnly(vs.ExportTo, w.exports[1], vs.Namespace), exportsWithout(vs.ExportTo, w.exports[1], vs.Namespace, p.without)
-	v.sign = fmt.Sprintf("routes %v %q %q %q %q", p.late, p.open, p.elsewhere, own, without) // the hashes of what comes out are made of it
+	v.sign = fmt.Sprintf("routes %v %q %q %q %q %q", p.late, p.open, p.elsewhere, p.given, own, without) // the hashes of what comes out are made of it
 	if was != nil && was.sign == v.sign {
 		v.out = was.out
 		return v
@@ -110,7 +163,7 @@ func (w *restricter) virtualService(source int, vs *VirtualService, was *decisio
 		}
 		out.Hash = hashAs(vs.Hash, v.sign+part)
 		if len(p.conflicts) > 0 {
-			out.Spec = proto.CloneOf(vs.Spec)
+			out.Spec = proto.CloneOf(out.Spec)
 			out.Spec.Hosts = hosts
 		}
 		if p.late {
@@ -119,13 +172,24 @@ func (w *restricter) virtualService(source int, vs *VirtualService, was *decisio
 		v.out = append(v.out, &out)
 	}
 	rest := p.rest
-	if len(p.open)+len(p.elsewhere) == 0 {
+	if len(p.open)+len(p.elsewhere)+len(p.given) == 0 {
 		rest = vs.Spec.GetHosts()
 	}
 	add(p.open, "", func(*VirtualService) {})
 	add(p.elsewhere, elsewherePart, func(x *VirtualService) {
 		x.ExportTo = without
 	})
+	for i, g := range p.given {
+		here := func(there bool) []string {
+			return slices.DeleteFunc(slices.Clone(vs.Spec.GetGateways()), func(x string) bool { return slices.Contains(g.gateways, x) != there })
+		}
+		add(g.hosts, fmt.Sprint(givenPart, i), func(x *VirtualService) {
+			x.Spec = withGateways(vs.Spec, here(true))
+		})
+		add(g.hosts, fmt.Sprint(notGivenPart, i), func(x *VirtualService) {
+			x.Spec, x.ExportTo, x.Created = withGateways(vs.Spec, here(false)), own, newestDate()
+		})
+	}
 	add(rest, ownNamespacePart, func(x *VirtualService) {
 		x.ExportTo, x.Created = own, newestDate()
 	})

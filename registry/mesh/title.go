@@ -112,14 +112,42 @@ func (t *titles) narrowest(h Hostname, wide bool) (Hostname, []string) {
 
 func (t *titles) equal(o *titles) bool { return maps.EqualFunc(t.of, o.of, slices.Equal) }
 
-// givenBy are the names that Gateways of unbound sources give to namespaces, by hosts as NAMESPACE/HOST.
-func givenBy(fragments []*Fragment, bindings []*Binding) titles {
-	t := newTitles()
+// gifts are the names that Gateways of unbound sources give to namespaces, by hosts as NAMESPACE/HOST.
+type gifts struct {
+	titles
+	// at are the names that are too wide, which count at their Gateway alone, by its name. It has all these Gateways.
+	at map[string]*titles
+}
+
+func (g *gifts) equal(o *gifts) bool {
+	return g.titles.equal(&o.titles) && maps.EqualFunc(g.at, o.at, (*titles).equal)
+}
+
+// anyGateway stands for whichever Gateway gives most.
+const anyGateway = "*"
+
+// narrowestAt is the narrowest name that covers another one at a Gateway; with an empty one, for everything.
+func (g *gifts) narrowestAt(gateway string, h Hostname) (Hostname, []string) {
+	name, namespaces := g.narrowest(h, gateway == anyGateway)
+	if at := g.at[gateway]; name == "" && at != nil { // what is too wide is wider than what is not
+		return at.narrowest(h, true)
+	}
+	return name, namespaces
+}
+
+// givenBy are the gifts of Gateways.
+func givenBy(fragments []*Fragment, bindings []*Binding) gifts {
+	t := gifts{newTitles(), map[string]*titles{}}
 	for i, f := range fragments {
 		if f == nil || bindings[i] != nil {
 			continue
 		}
 		for _, g := range f.Gateways {
+			name := g.Namespace + "/" + g.Name
+			if t.at[name] == nil {
+				at := newTitles()
+				t.at[name] = &at
+			}
 			for _, s := range g.Spec.GetServers() {
 				for _, x := range s.GetHosts() {
 					ns, host, is := strings.Cut(x, "/")
@@ -129,12 +157,18 @@ func givenBy(fragments []*Fragment, bindings []*Binding) titles {
 					if ns == "." {
 						ns = g.Namespace
 					}
-					t.add(Hostname(strings.ToLower(host)).canonical(), ns)
+					h := Hostname(strings.ToLower(host)).canonical()
+					if t.add(h, ns); tooWide(h) {
+						t.at[name].add(h, ns)
+					}
 				}
 			}
 		}
 	}
 	t.finish()
+	for _, at := range t.at {
+		at.finish()
+	}
 	return t
 }
 
@@ -189,8 +223,8 @@ type title struct {
 	granted    bool
 }
 
-// titleOf is the narrowest title that covers a name; at gateways there are more. It has no name if there is none.
-func (o *owners) titleOf(h Hostname, gateways bool) title {
+// titleOf is the narrowest title that covers a name; at a Gateway there are more. It has no name if there is none.
+func (o *owners) titleOf(h Hostname, gateway string) title {
 	var best title
 	try := func(t title) {
 		if len(t.namespaces) > 0 && (best.name == "" || compareWidth(t.name, best.name) < 0) {
@@ -200,12 +234,12 @@ func (o *owners) titleOf(h Hostname, gateways bool) title {
 	if ns := namespaceOf(h); ns != "" {
 		try(title{name: Hostname("*." + ns + clusterDomain), namespaces: []string{ns}, who: "of which it is a name", what: "namespace"})
 	}
-	name, namespaces := o.given.narrowest(h, gateways)
+	name, namespaces := o.given.narrowestAt(gateway, h)
 	try(title{name: name, namespaces: namespaces, who: "to which a Gateway gives it", what: "Gateway"})
 	if o.grants != nil {
 		name, namespaces = o.grants.services.narrowest(h, true)
 		try(title{name, namespaces, "which had it before", "host-grants.json", true})
-		if gateways {
+		if gateway != "" {
 			name, namespaces = o.grants.gateways.narrowest(h, true)
 			try(title{name, namespaces, "which routed it before", "host-grants.json", true})
 		}
@@ -215,8 +249,8 @@ func (o *owners) titleOf(h Hostname, gateways bool) title {
 
 // titled reports whether a name belongs to one of the namespaces of a binding, other than by a pattern: the
 // narrowest title counts that covers the name. who says whose it is otherwise.
-func (o *owners) titled(b *Binding, h Hostname, gateways bool) (own bool, who string) {
-	best := o.titleOf(h, gateways)
+func (o *owners) titled(b *Binding, h Hostname, gateway string) (own bool, who string) {
+	best := o.titleOf(h, gateway)
 	if best.name == "" {
 		return false, ""
 	}
@@ -227,10 +261,10 @@ func (o *owners) titled(b *Binding, h Hostname, gateways bool) (own bool, who st
 }
 
 // notTitled is who owns a name that no unbound source declares, and no pattern has; nil if the binding does.
-func (o *owners) notTitled(b *Binding, h Hostname, gateways bool) *rival {
-	own, who := o.titled(b, h, gateways)
+func (o *owners) notTitled(b *Binding, h Hostname, gateway string) *rival {
+	own, who := o.titled(b, h, gateway)
 	switch {
-	case own && gateways:
+	case own && gateway != "":
 		return nil
 	case own:
 		return o.titledBelow(b, h)
@@ -241,9 +275,70 @@ func (o *owners) notTitled(b *Binding, h Hostname, gateways bool) *rival {
 	}
 }
 
+// notRouted is notTitled for a VirtualService. For one that is for gateways alone, a rival may be one at some of them
+// only.
+func (o *owners) notRouted(b *Binding, vs *VirtualService, h Hostname) *rival {
+	if o.routesSidecars(vs) {
+		return o.notTitled(b, h, "")
+	}
+	asked := o.judgedGateways(vs)
+	refused := map[string]bool{}
+	var found *rival
+	for _, g := range asked {
+		if r := o.notTitled(b, h, g); r != nil {
+			found, refused[o.sameTitles(g)] = cmp.Or(found, r), true
+		}
+	}
+	if found == nil || len(refused) == len(asked) {
+		return found
+	}
+	partly := *found
+	for _, g := range vs.Spec.GetGateways() {
+		if o.isJudged(vs, g) && !refused[o.sameTitles(g)] {
+			partly.elsewhere = append(partly.elsewhere, g)
+		}
+	}
+	return &partly
+}
+
+// judgedGateways are the Gateways of a VirtualService that may be for gateways of other namespaces: one of those that
+// have the same titles.
+func (o *owners) judgedGateways(vs *VirtualService) []string {
+	return cached(o.cache, func(a *decisionCache) map[*VirtualService][]string { return a.gateways }, vs, func() []string {
+		var out []string
+		seen := map[string]bool{}
+		for _, g := range vs.Spec.GetGateways() {
+			if same := o.sameTitles(g); o.isJudged(vs, g) && !seen[same] {
+				seen[same], out = true, append(out, g)
+			}
+		}
+		if len(out) == 0 {
+			return []string{anyGateway}
+		}
+		return out
+	})
+}
+
+// isJudged reports whether a Gateway of a VirtualService is of another namespace, or of an unbound source.
+func (o *owners) isJudged(vs *VirtualService, gateway string) bool {
+	ns, _, named := strings.Cut(gateway, "/")
+	return named && (ns != vs.Namespace || o.given.at[gateway] != nil)
+}
+
+// sameTitles is a Gateway with names of its own, or empty for all others.
+func (o *owners) sameTitles(gateway string) string {
+	if at := o.given.at[gateway]; at == nil || len(at.of) == 0 {
+		return ""
+	}
+	return gateway
+}
+
 // hasTitle reports whether a binding has a name that no unbound source declares, and no pattern has.
 func (o *owners) hasTitle(b *Binding, h Hostname, gateways bool) bool {
-	return o.notTitled(b, h, gateways) == nil
+	if gateways {
+		return o.notTitled(b, h, anyGateway) == nil
+	}
+	return o.notTitled(b, h, "") == nil
 }
 
 // titledBelow looks for a name of others below a wildcard or within a range, of which its owner would take the
@@ -343,7 +438,7 @@ func (o *owners) heirsOf(g Grant) []int {
 			first = i
 		}
 		switch {
-		case o.hasTitle(b, g.Name, g.Gateways) || b.covers(g.Name):
+		case o.hasTitle(b, g.Name, g.Gateways) && !o.partlyGiven(i, g) || b.covers(g.Name):
 			has = true
 		case o.claims[i].names(g.Name):
 			out = append(out, i)
@@ -353,6 +448,14 @@ func (o *owners) heirsOf(g Grant) []int {
 		out = []int{first}
 	}
 	return out
+}
+
+// partlyGiven reports whether a source has routes for a name of a grant at a Gateway that does not give it.
+func (o *owners) partlyGiven(source int, g Grant) bool {
+	c := &o.claims[source].gateways
+	return g.Gateways && !c.names(g.Name, true, func(name Hostname) bool {
+		return !covering(g.Name, name) || !slices.ContainsFunc(c.get(name), func(vs *VirtualService) bool { return o.notRouted(o.bindings[source], vs, name) != nil })
+	})
 }
 
 // names reports whether an object of a source has a name, or one below it.
