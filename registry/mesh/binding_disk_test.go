@@ -162,7 +162,7 @@ func (d *disk) decode(source int, name string, b *lastgood.Blob) lastgood.Decode
 		if x, is := d.versions[fmt.Sprint(source, text)]; is {
 			y := reflect.New(reflect.TypeOf(x).Elem())
 			y.Elem().Set(reflect.ValueOf(x).Elem())
-			o.Fragment = mesh.FragmentOf(fmt.Sprint(source), map[mesh.Key]any{o.Key: y.Interface()})
+			o.Fragment = mesh.FragmentOf(strconv.Itoa(source), map[mesh.Key]any{o.Key: y.Interface()})
 		} else {
 			out.Faults = append(out.Faults, fault)
 		}
@@ -200,7 +200,7 @@ func (d *disk) Restart(t *testing.T, bindings []*mesh.Binding) ([]*mesh.Fragment
 // read saves what changed of a set, and reads all of it as a server does that starts.
 func (d *disk) read(t *testing.T, source int, set *lastgood.Set) *lastgood.Set {
 	t.Helper()
-	p := lastgood.NewPersister(lastgood.PersisterConfig{Dir: filepath.Join(d.dir, fmt.Sprint(source)), Logger: slog.New(slog.DiscardHandler)})
+	p := lastgood.NewPersister(lastgood.PersisterConfig{Dir: filepath.Join(d.dir, strconv.Itoa(source)), Logger: slog.New(slog.DiscardHandler)})
 	if err := p.Open(); err != nil {
 		t.Fatal(err)
 	}
