@@ -122,7 +122,7 @@ func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 	}
 	if !in.OtherSources {
 		s := t.snapshot(settings)
-		findings = append(findings, slices.Concat(cannotCall(s), heardLate(s), unreached(s, t.Catalog), idleIngressTLS(s))...)
+		findings = append(findings, slices.Concat(cannotCall(s), heardLate(s), unreached(s, t.Catalog), idleIngressTLS(s), leftOutDelegates(s))...)
 	}
 	slices.SortStableFunc(findings, func(a, b finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Code, b.Code))

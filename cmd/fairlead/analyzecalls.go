@@ -16,6 +16,8 @@ const (
 	codeHeardLate = codes.HeardLate
 	// codeIngressTLS: the tls of an ingress listener has no effect.
 	codeIngressTLS = codes.IngressTLS
+	// codeLeftOutDelegate: a VirtualService does not include a delegate, because that would be too much.
+	codeLeftOutDelegate = codes.LeftOutDelegate
 )
 
 // maxJudgedAt is how many different workloads of one address are judged: the proxy of each has the
@@ -121,6 +123,16 @@ func idleIngressTLS(s *mesh.Snapshot) (findings []finding) {
 		message := fmt.Sprintf("spec.ingress[%d].tls has no effect, as in Istio: port %d of workload %q is %s, so it has mTLS of the mesh. "+
 			"Set the port to DISABLE by portLevelMtls of a PeerAuthentication, or remove tls", l.Listener, port, l.Workload.Name, mode)
 		findings = append(findings, findingOf(manifest.Fault{Origin: l.Sidecar.Origin, Key: l.Sidecar.Key, Code: codeIngressTLS, Severity: manifest.Warning, Message: message}))
+	}
+	return findings
+}
+
+// leftOutDelegates finds delegates that VirtualServices do not include, because that would be too much.
+func leftOutDelegates(s *mesh.Snapshot) (findings []finding) {
+	var settings view.Settings
+	for _, f := range settings.NewIndex(s).LeftOutDelegates() {
+		e := f.Explain(s)
+		findings = append(findings, findingOf(manifest.Fault{Origin: e.Origin, Key: e.Key, Code: codeLeftOutDelegate, Severity: manifest.Warning, Message: e.Text + ": " + e.Action}))
 	}
 	return findings
 }

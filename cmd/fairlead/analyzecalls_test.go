@@ -181,3 +181,23 @@ func TestValidateWarnsOfPolicies(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 }
+
+// TestAnalyzeFindsLeftOutDelegates: what is not included is named, with the tenant's delegate that is too large; the routes of
+// others are included.
+func TestAnalyzeFindsLeftOutDelegates(t *testing.T) {
+	t.Parallel()
+	part := func(ns string, matches int) string {
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: part, namespace: %s}\nspec: {http: [", ns) +
+			strings.Repeat("{match: [{uri: {exact: /a/b}}], route: [{destination: {host: api.mesh}}]}, ", matches) + "]}\n---\n"
+	}
+	root := shopAPI + "---\n" + shopWeb + "---\n" + shopRoute("web", "{hosts: [web.mesh], http: [{match: ["+strings.Repeat("{uri: {prefix: /a}}, ", 400)+
+		"], delegate: {name: part, namespace: evil}}, {match: [{uri: {prefix: /a}}], delegate: {name: part}}, {route: [{destination: {host: api.mesh}}]}]}")
+	for matches, found := range map[int]bool{249: false, 251: true} {
+		dir := tenantDirs(t, map[string]string{"platform": root + "---\n" + part("shop", 10), "evil": part("evil", matches)})
+		_, out, errs := cli(t, "analyze", dir("platform"), dir("evil")+"=evil")
+		const want = "[FL0235] VirtualService shop/web: does not include VirtualService evil/part ("
+		if strings.Contains(out, want) != found || strings.Count(out, "FL0235") > 1 {
+			t.Errorf("%d matches: want %q: %v\n%s%s", matches, want, found, out, errs)
+		}
+	}
+}

@@ -17,7 +17,7 @@ import (
 type breakingFlag struct{ evenIfBreaking bool }
 
 func (f *breakingFlag) addBreaking(fl *pflag.FlagSet) {
-	fl.BoolVar(&f.evenIfBreaking, "even-if-breaking", false, "write the change even if it newly makes requests of workloads fail: by a route to what does not exist or has no endpoint, or by a server that a gateway leaves out")
+	fl.BoolVar(&f.evenIfBreaking, "even-if-breaking", false, "write the change even if it newly makes requests of workloads fail: by a route to what does not exist or has no endpoint, or by a server that a gateway, or a delegate that a VirtualService leaves out")
 }
 
 // maxBroken is how many faults of a change are printed.
@@ -80,7 +80,7 @@ func brokenBy(w io.Writer, before, after *tree, j changeCheck) (int, error) {
 // selects workloads, and has none, counts if the command was told of other sources, or if the namespace has
 // workloads here: those of one namespace are in one place, usually.
 func (j changeCheck) certain(t *tree, f view.Finding, snapshots ...*mesh.Snapshot) bool {
-	if f.Kind == view.LeftOutServer {
+	if f.Kind == view.LeftOutServer || f.Kind == view.LeftOutDelegate {
 		return true
 	}
 	partial := t.Catalog != nil && t.Catalog.partial
@@ -102,8 +102,11 @@ func alreadyFailed(f view.Finding, had map[view.Finding]int) bool {
 	if had[f] > 0 {
 		return true
 	}
+	if f.Kind == view.LeftOutDelegate {
+		return false
+	}
 	for h := range had {
-		if f.Object != h.Object || (f.Kind == view.LeftOutServer) != (h.Kind == view.LeftOutServer) {
+		if f.Object != h.Object || h.Kind == view.LeftOutDelegate || (f.Kind == view.LeftOutServer) != (h.Kind == view.LeftOutServer) {
 			continue
 		}
 		if f.Kind == view.LeftOutServer {

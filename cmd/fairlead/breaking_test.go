@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +60,16 @@ func TestApplyRefusesWhatBreaks(t *testing.T) {
 			file{"edge.yaml": shopEdge},
 			file{"more.yaml": meshHead + "kind: Gateway\nmetadata: {name: more, namespace: shop}\nspec: {selector: {edge: a}, servers: [{port: {number: 80, name: tcp, protocol: TCP}, hosts: ['*']}]}\n"},
 			`more.yaml:1:1: breaking gateway-server Gateway shop/more: the server "tcp" on port 80 is left out`,
+		},
+		"too_much_included": {
+			valid,
+			file{
+				"route.yaml": shopRoute("web", "{hosts: [web.mesh], http: [{match: ["+repeated(400, func(i int) string { return fmt.Sprintf("{uri: {prefix: /a%d/}}, ", i) })+"], delegate: {name: part}}, {route: [{destination: {host: api.mesh}}]}]}"),
+				"part.yaml": shopRoute("part", "{http: ["+repeated(251, func(i int) string {
+					return fmt.Sprintf("{match: [{uri: {exact: /a%d/}}], route: [{destination: {host: api.mesh}}]}, ", i)
+				})+"]}"),
+			},
+			"route.yaml:1:1: breaking delegate-limit VirtualService shop/web: does not include VirtualService shop/part (",
 		},
 		"failed_before":           {file{"web.yaml": shopWeb, "none.yaml": shopNone, "api.yaml": shopAPI, "route.yaml": toNone}, file{"route.yaml": strings.Replace(toNone, "weight: 10", "weight: 10, headers: {request: {set: {a: b}}}", 1)}, ""},
 		"only_the_reason_changed": {file{"web.yaml": shopWeb, "api.yaml": shopAPI, "route.yaml": toNone}, file{"none.yaml": shopNone}, ""},

@@ -100,6 +100,8 @@ const (
 const (
 	CannotCall = "FL0242"
 	HeardLate  = "FL0263"
+	// LeftOutDelegate: a VirtualService does not include a delegate, because that would be too much.
+	LeftOutDelegate = "FL0235"
 	// NoNetworkGateway: a network of a workload has no gateway.
 	NoNetworkGateway = "FL0266"
 	// PlaintextAcross: a workload is left out in other networks, because it takes no mTLS.

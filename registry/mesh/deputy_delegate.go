@@ -14,6 +14,8 @@ import (
 type including struct {
 	// delegates are the VirtualServices that are included.
 	delegates map[Key]*VirtualService
+	// tenants are those of them that are of sources which are bound to namespaces.
+	tenants map[Key]bool
 	// roots are those that include them; each once for a delegate.
 	roots map[Key][]*root
 	// gateways are the namespaces of the gateways of several roots, by their numbers.
@@ -38,7 +40,7 @@ func delegateKey(vs *VirtualService, d *networking.Delegate) Key {
 
 // findIncluding finds what VirtualServices include, if any source is bound to namespaces.
 func findIncluding(in [][]*VirtualService, bindings []*Binding, first map[Key]int) including {
-	out := including{delegates: map[Key]*VirtualService{}, roots: map[Key][]*root{}, gateways: map[string][]string{}}
+	out := including{delegates: map[Key]*VirtualService{}, tenants: map[Key]bool{}, roots: map[Key][]*root{}, gateways: map[string][]string{}}
 	if !slices.ContainsFunc(bindings, func(b *Binding) bool { return b != nil }) {
 		return out
 	}
@@ -64,11 +66,16 @@ func findIncluding(in [][]*VirtualService, bindings []*Binding, first map[Key]in
 	for i, list := range in {
 		for _, vs := range list {
 			if isDelegate(vs) && len(out.roots[vs.Key]) > 0 && first[vs.Key] == i {
-				out.delegates[vs.Key] = vs
+				out.delegates[vs.Key], out.tenants[vs.Key] = vs, bindings[i] != nil
 			}
 		}
 	}
 	return out
+}
+
+// OfTenant reports whether a VirtualService that others include is of a source that is bound to namespaces.
+func (s *Snapshot) OfTenant(delegate Key) bool {
+	return s.tables.restrictions.deputies.tenants[delegate]
 }
 
 func isMesh(gateway string) bool { return !strings.Contains(gateway, "/") }

@@ -437,7 +437,8 @@ func TestFindingsAreWhatIsBuilt(t *testing.T) {
 	}
 	t.Logf("found %v", found)
 	for _, kind := range view.FindingKinds() {
-		if found[kind] == 0 && !race.Enabled { // few meshes
+		// No random mesh includes 100,000 matches; view.TestTenantsLeaveThemselvesOut does.
+		if found[kind] == 0 && !race.Enabled && kind != view.LeftOutDelegate { // few meshes
 			t.Errorf("no mesh has a finding of kind %s", kind)
 		}
 	}

@@ -13,7 +13,7 @@ type FindingKind string
 
 // The kinds of findings. To add one: a constant here, a case in [Finding.Explain], and who finds it
 // appends to routingView.leftOut, or judges a part in scopeState.judge. The server makes a condition of
-// each kind, and `apply` and `config push` refuse what newly makes one, without more.
+// each kind, without more; `apply` and `config push` refuse what newly makes one, if they are certain of it.
 const (
 	// NoDestination is a route to a cluster that the proxy does not have.
 	NoDestination FindingKind = "no-destination"
@@ -22,10 +22,14 @@ const (
 	NoEndpoints FindingKind = "no-endpoints"
 	// LeftOutServer is a server of a Gateway that the proxy does not serve.
 	LeftOutServer FindingKind = "gateway-server"
+	// LeftOutDelegate is a delegate that a VirtualService does not include, because that would be too much.
+	LeftOutDelegate FindingKind = "delegate-limit"
 )
 
 // FindingKinds are all kinds.
-func FindingKinds() []FindingKind { return []FindingKind{NoDestination, NoEndpoints, LeftOutServer} }
+func FindingKinds() []FindingKind {
+	return []FindingKind{NoDestination, NoEndpoints, LeftOutServer, LeftOutDelegate}
+}
 
 // Finding is a fault of the mesh that makes requests fail at a proxy, whatever the proxy does. Two
 // findings are the same fault if they are equal. [Finding.Explain] says what a person has to know.
@@ -125,7 +129,7 @@ func (ss *scopeState) judge(r *routingState) {
 	}
 	j.listeners = j.listeners.next(r.view.listeners.Parts, listenerNameOf, ss.faultsOfListener)
 	routes := make(map[string]judgedParts[*VirtualHost], len(r.view.routeConfigurations))
-	all := slices.Clone(r.view.leftOut)
+	all := slices.Concat(r.view.leftOut, ss.scope.excludedDelegates())
 	for _, l := range r.view.routeConfigurations {
 		for _, p := range l.Parts {
 			t, ok := p.(*RouteConfiguration)

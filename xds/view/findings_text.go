@@ -34,6 +34,8 @@ func (f Finding) Explain(s *mesh.Snapshot) Explanation {
 		out.Key, out.Origin = at.Key, at.Origin
 	}
 	switch f.Kind {
+	case LeftOutDelegate:
+		out.Text, out.Action = f.explainExcluded(s)
 	case LeftOutServer:
 		out.Text = fmt.Sprintf("the server %q on port %d is left out, and nothing that is meant for it is served: %s%s", f.Server, f.ListensAt, f.Reason, f.because(s))
 		if f.Lost != "" {
@@ -106,7 +108,7 @@ func (f Finding) written(s *mesh.Snapshot) *mesh.Meta {
 	if root == nil {
 		return nil
 	}
-	if f.namedBy(root) {
+	if f.Kind == LeftOutDelegate || f.namedBy(root) {
 		return &root.Meta
 	}
 	for _, r := range root.Spec.GetHttp() {

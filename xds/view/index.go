@@ -21,16 +21,18 @@ type Index struct {
 	inline *addressIndex
 	// virtualServices have their delegates merged in. Those without hosts are left out.
 	virtualServices []*virtualService
-	bound           map[string][]*virtualService // by the Gateways that they are for
-	rules           *ruleIndex
-	authn           *authn
-	policies        *policyIndex[*mesh.AuthorizationPolicy]
-	asking          map[string]bool // namespaces with policies of action CUSTOM
-	tokens          *policyIndex[*requestAuthentication]
-	telemetry       telemetryIndex
-	sidecars        *sidecarIndex
-	selectorLabels  *selectorLabels
-	networks        *networkTable // or nil
+	// excluding are those that would include more by delegates than they may.
+	excluding      []*virtualService
+	bound          map[string][]*virtualService // by the Gateways that they are for
+	rules          *ruleIndex
+	authn          *authn
+	policies       *policyIndex[*mesh.AuthorizationPolicy]
+	asking         map[string]bool // namespaces with policies of action CUSTOM
+	tokens         *policyIndex[*requestAuthentication]
+	telemetry      telemetryIndex
+	sidecars       *sidecarIndex
+	selectorLabels *selectorLabels
+	networks       *networkTable // or nil
 
 	// affected says which proxies the newest snapshots affect, the newest last.
 	affected []*affectedProxies
@@ -85,9 +87,10 @@ func (x *Index) fill(prev *Index) {
 	services := mesh.DeltasOf[*mesh.Service](d)
 	x.services = mesh.PatchList(prev.services, services, comparePrecedence)
 	x.inline = prev.inline.next(services)
-	x.virtualServices, x.bound = prev.virtualServices, prev.bound
+	x.virtualServices, x.excluding, x.bound = prev.virtualServices, prev.excluding, prev.bound
 	if len(mesh.DeltasOf[*mesh.VirtualService](d)) > 0 {
-		x.virtualServices = mergeDelegates(prev.virtualServices, s.VirtualServices, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo())
+		x.virtualServices = mergeDelegates(prev.virtualServices, s.VirtualServices, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), s.OfTenant)
+		x.excluding = slices.DeleteFunc(slices.Clone(x.virtualServices), func(vs *virtualService) bool { return len(vs.excluded) == 0 })
 		x.bound = boundServices(x.virtualServices)
 	}
 	rules := mesh.DeltasOf[*mesh.DestinationRule](d)

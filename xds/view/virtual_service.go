@@ -18,6 +18,8 @@ type virtualService struct {
 	http []*networking.HTTPRoute
 	// hasDelegates is set if routes of other VirtualServices are merged in.
 	hasDelegates bool
+	// excluded are the delegates that it would include, and that are left out because of their matches.
+	excluded []Finding
 	// forMesh is set if it applies to sidecars.
 	forMesh bool
 	hosts   []mesh.Hostname
@@ -71,19 +73,12 @@ func (vs *virtualService) hasL4Routes() bool {
 }
 
 // mergeDelegates replaces each route that delegates by the routes of its delegate. A route
-// whose delegate is missing, or not exported to the root's namespace, is left out alone. If a VirtualService
-// would include more than it may, all its routes with delegates are left out. A
+// whose delegate is missing, or not exported to the root's namespace, is left out alone; for what would be too much, see
+// inclusion. tenant reports whether a delegate is of a source that is bound to namespaces. A
 // VirtualService without delegates that is in prev stays the same pointer.
-func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, defaults []string) []*virtualService {
-	delegates, matches := map[mesh.Key]*mesh.VirtualService{}, map[*mesh.VirtualService]int{}
-	for _, vs := range list {
-		if len(vs.Spec.GetHosts()) == 0 {
-			delegates[mesh.Key{Namespace: vs.Namespace, Name: vs.Name}] = vs
-			matches[vs] = mesh.IncludableMatches(vs.Spec)
-		}
-	}
+func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, defaults []string, tenant func(mesh.Key) bool) []*virtualService {
+	in := newInclusion(list, defaults, tenant)
 	out := make([]*virtualService, 0, len(list))
-	included := map[string]int{} // by namespace
 	for _, vs := range list {
 		if len(vs.Spec.GetHosts()) == 0 {
 			continue
@@ -96,51 +91,33 @@ func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, default
 			continue
 		}
 		http := vs.Spec.GetHttp()
-		delegating := slices.ContainsFunc(http, func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil })
+		delegating := hasDelegates(vs)
+		var excluded []Finding
 		if delegating {
 			http = nil
-			n := 0
 			for _, rule := range vs.Spec.GetHttp() {
-				if to := delegateOf(vs, rule, delegates, defaults); to != nil {
-					n = min(n+matches[to]*max(1, len(rule.GetMatch()))+to.Refused.Len()*len(vs.Spec.GetGateways()), mesh.MaxIncluded+1)
-				}
-			}
-			tooMany := n > mesh.MaxIncluded || included[vs.Namespace]+n > mesh.MaxIncludedByNamespace
-			if !tooMany {
-				included[vs.Namespace] += n
-			}
-			for _, rule := range vs.Spec.GetHttp() {
-				if rule.GetDelegate() == nil {
+				to := in.delegateOf(vs, rule)
+				switch {
+				case rule.GetDelegate() == nil:
 					http = append(http, rule)
-				} else if !tooMany {
-					http = append(http, resolveDelegate(vs, rule, delegateOf(vs, rule, delegates, defaults))...)
+				case to != nil && in.leftOut[share{vs, in.author(vs, to)}]:
+					excluded = append(excluded, Finding{Kind: LeftOutDelegate, Object: vs.Key, Other: to.Key})
+				default:
+					http = append(http, resolveDelegate(vs, rule, to)...)
 				}
 			}
 		}
 		merged := newVirtualService(vs, http)
 		merged.hasDelegates = delegating
+		slices.SortFunc(excluded, Finding.Compare)
+		merged.excluded = slices.Compact(excluded)
 		out = append(out, merged)
 	}
 	return out
 }
 
-// delegateOf is the VirtualService that a route includes; nil if it includes none, or none that it may.
-func delegateOf(root *mesh.VirtualService, rule *networking.HTTPRoute,
-	delegates map[mesh.Key]*mesh.VirtualService, defaults []string,
-) *mesh.VirtualService {
-	d := rule.GetDelegate()
-	if d == nil {
-		return nil
-	}
-	key := mesh.Key{Namespace: d.GetNamespace(), Name: d.GetName()}
-	if key.Namespace == "" {
-		key.Namespace = root.Namespace
-	}
-	to, ok := delegates[key]
-	if !ok || !exported(to.ExportTo, defaults, to.Namespace, root.Namespace) {
-		return nil
-	}
-	return to
+func hasDelegates(vs *mesh.VirtualService) bool {
+	return slices.ContainsFunc(vs.Spec.GetHttp(), func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil })
 }
 
 // resolveDelegate is the routes of a delegate in the place of the route that includes them; none for no delegate.

@@ -94,6 +94,9 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 		"gateway-server": {func(p *Proxies, _ *Sources) {
 			p.Findings.List = []MeshFinding{{Reason: "gateway-server", Object: "Gateway shop/edge", Origin: "a.yaml:2:1", Text: `the server "https" on port 443 is left out`, Since: now.Add(-time.Minute), Action: "correct it", Proxies: 1}}
 		}},
+		"delegate-limit": {func(p *Proxies, _ *Sources) {
+			p.Findings.List = []MeshFinding{{Reason: "delegate-limit", Object: "VirtualService shop/web", Origin: "a.yaml:2:1", Text: "does not include VirtualService evil/part", Since: now.Add(-time.Minute), Action: "include less", Proxies: 1}}
+		}},
 		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
 		"consul-unreadable": {catalog(func(st *consul.Status) { st.Unreadable = []string{"web: not JSON"} })},
 		"state-damaged": {
