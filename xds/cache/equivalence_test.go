@@ -241,6 +241,7 @@ func ungenerated() map[string]string {
 		condition  = "few words are keys of conditions; a proxy gets conditions as they are, in one piece"
 		keys       = "few texts are key sets, and few words are URIs of the web"
 		hash       = "few words are hashes of certificates"
+		source     = "no document has it: it comes of the source"
 		unenforced = "what random policies say can be enforced"
 		target     = "few words are kinds and groups that a policy can be attached to"
 	)
@@ -249,7 +250,9 @@ func ungenerated() map[string]string {
 		"Port.targetPort":            "no valid Gateway has it",
 		"Fragment.ProxyConfigs":      "only agents are told of them",
 		"VirtualService.Refused":     "no document has it: it comes of where the VirtualService is included",
-		"Rule.when":                  condition, "Condition.key": condition, "Condition.values": condition, "Condition.notValues": condition,
+		"Gateway.Tenant":             source, "Gateway.CreateIndex": source, "DestinationRule.LimitTables": source,
+		"ServerTLSSettings.ecdhCurves": "few words are curves",
+		"Rule.when":                    condition, "Condition.key": condition, "Condition.values": condition, "Condition.notValues": condition,
 		"AuthorizationPolicy.targetRef": target, "AuthorizationPolicy.targetRefs": target,
 		"PolicyTargetReference.group": target, "PolicyTargetReference.kind": target,
 		"Fragment.Unenforced": unenforced, "Unenforced.Selector": unenforced, "Unenforced.Field": unenforced,
