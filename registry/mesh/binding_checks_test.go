@@ -132,7 +132,7 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 	for _, vs := range s.VirtualServices {
 		if len(vs.Spec.Hosts) > 0 && !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
 			for _, h := range routedNames(vs) {
-				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, h, false, !routesSidecars(vs)})
+				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, h, false, !routesSidecars(w.written(vs))})
 			}
 		}
 	}
@@ -164,6 +164,18 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 			}
 		}
 	}
+}
+
+// written is a VirtualService as its source has it: a part of it may be for gateways alone.
+func (w *tenants) written(part *VirtualService) *VirtualService {
+	name := strings.TrimSuffix(part.Name, gatewaysPart)
+	for _, suffix := range []string{elsewherePart, ownNamespacePart} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	if vs, is := w.objects[sourceOf(&part.Meta)][Key{part.Kind, part.Namespace, name}].(*VirtualService); is {
+		return vs
+	}
+	return part
 }
 
 // inCatalog reports whether the catalog has a service of a host in a namespace.
