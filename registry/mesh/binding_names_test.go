@@ -170,14 +170,25 @@ func (l *life) checkRoutedNames(t *testing.T, s *Snapshot) {
 }
 
 // ownsExactly reports whether a source has a service for exactly a host that others see, or would see if it had no
-// address of somebody else.
+// address of somebody else: by a title, or as the service of an unbound source in the same namespace.
 func (l *life) ownsExactly(s *Snapshot, source int, h Hostname) bool {
 	owns := false
 	l.servicesForOthers(func(i int, svc *Service) bool {
-		owns = i == source && !h.IsWildcard() && svc.Hostname.canonical() == h && (l.seen(s, svc) || l.hasTitle(s, l.bindings[i], h, false))
+		owns = i == source && !h.IsWildcard() && svc.Hostname.canonical() == h &&
+			(l.seen(s, svc) || l.hasTitle(s, l.bindings[i], h, false) || l.declaredUnbound(svc.Namespace, h))
 		return !owns
 	})
 	return owns
+}
+
+// declaredUnbound reports whether an unbound source has a service for exactly a host in a namespace.
+func (l *life) declaredUnbound(namespace string, h Hostname) bool {
+	found := false
+	l.servicesForOthers(func(i int, svc *Service) bool {
+		found = l.bindings[i] == nil && svc.Namespace == namespace && svc.Hostname.canonical() == h
+		return !found
+	})
+	return found
 }
 
 // checkAlias wants no routes for a short form of another namespace's service.
