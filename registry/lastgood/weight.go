@@ -147,7 +147,7 @@ func saturated(weight, copies int) int {
 	return weight * copies
 }
 
-func hostOf(name string) mesh.Hostname { return mesh.Hostname(strings.ToLower(name)) }
+func hostOf(name string) mesh.Hostname { return mesh.Hostname(strings.ToLower(name)).WholeLabels() }
 
 // portsOf are the ports of the services that hosts of VirtualServices and DestinationRules cover.
 func portsOf(list []Sized) map[mesh.Hostname]int {

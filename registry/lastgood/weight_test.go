@@ -49,6 +49,7 @@ func TestWhatCostsAProxyIsLimited(t *testing.T) {
 		"clusters":             {texts: map[string][]byte{"s": services(101, 100)}, want: "s", says: "costs a proxy some 505000 kB (1010000 units), and may cost some 500000 kB (1000000 units)"},
 		"clusters_within":      {texts: map[string][]byte{"s": services(99, 100)}},
 		"subsets":              {texts: map[string][]byte{"s": services(10, 10), "r": wildcard("subsets: " + listOf(100, "{name: v%d}"))}, want: "r"},
+		"within_a_label":       {texts: map[string][]byte{"s": services(10, 10), "r": objectOf("DestinationRule", "r", "{host: '*s.evil.test', subsets: "+listOf(100, "{name: v%d}")+"}")}, want: "r"},
 		"subsets_within":       {texts: map[string][]byte{"s": services(10, 10), "r": wildcard("subsets: " + listOf(90, "{name: v%d}"))}},
 		"tls":                  {texts: map[string][]byte{"s": services(31, 31), "r": wildcard("trafficPolicy: {tls: {mode: SIMPLE}}")}, want: "r"},
 		"tls_within":           {texts: map[string][]byte{"s": services(30, 30), "r": wildcard("trafficPolicy: {tls: {mode: SIMPLE}}")}},

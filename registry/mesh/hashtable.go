@@ -155,7 +155,7 @@ func countPorts(rules [][]*DestinationRule, services [][]*Service, bindings []*B
 	for i, list := range rules {
 		for _, r := range list {
 			if bindings[i] != nil && hasHashTables(r.Spec) {
-				p.wanted[Hostname(r.Spec.GetHost()).canonical()] = true
+				p.wanted[Hostname(r.Spec.GetHost()).canonical().WholeLabels()] = true
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func (p *servicePorts) add(namespace string, svc *Service) {
 		return // Envoy has no endpoints to choose from
 	}
 	host := svc.Hostname.canonical()
-	for covering, more := host, true; more; {
+	for covering, more := host.WholeLabels(), true; more; {
 		if p.wanted[covering] {
 			p.addTo(rulePlace{namespace, covering}, host, svc.Ports)
 		}
@@ -191,6 +191,18 @@ func (h Hostname) Wider() (Hostname, bool) {
 		return Hostname("*." + above), true
 	}
 	return "*", h != "*"
+}
+
+// WholeLabels is the host, or for a wildcard that begins within a label, such as *a.example, the least one of whole
+// labels that covers it: *.example. What is counted by it is counted too high, and never too low.
+func (h Hostname) WholeLabels() Hostname {
+	if !h.IsPartialWildcard() {
+		return h
+	}
+	if _, above, found := strings.Cut(string(h), "."); found {
+		return Hostname("*." + above)
+	}
+	return "*"
 }
 
 func (p *servicePorts) addTo(place rulePlace, host Hostname, ports []Port) {
@@ -213,7 +225,7 @@ func (p *servicePorts) addTo(place rulePlace, host Hostname, ports []Port) {
 
 // entries are those of all tables of a rule.
 func (p *servicePorts) entries(r *DestinationRule) uint64 {
-	host := Hostname(r.Spec.GetHost()).canonical()
+	host := Hostname(r.Spec.GetHost()).canonical().WholeLabels()
 	return p.counts[rulePlace{"", host}].tableEntries(r.Spec) + p.counts[rulePlace{r.Namespace, host}].tableEntries(r.Spec)
 }
 

@@ -76,6 +76,7 @@ func TestTablesOfATenantAreLimited(t *testing.T) {
 		"subsets":         {shop: one, rules: map[string]string{"hash": maglev("a.shop.internal", subsets(15))}, want: []string{"hash"}},
 		"ports":           {shop: hosts("shop", 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16), rules: map[string]string{"hash": maglev("a000.shop.internal", "")}, want: []string{"hash"}},
 		"wildcard":        {shop: hosts("shop", 16, 80), rules: map[string]string{"hash": maglev("*.shop.internal", "")}, want: []string{"hash"}},
+		"within_a_label":  {shop: hosts("shop", 16, 80), rules: map[string]string{"hash": maglev("*p.internal", "")}, want: []string{"hash"}},
 		"everything":      {operator: hosts("corp", 16, 80), rules: map[string]string{"hash": maglev("*", "")}, want: []string{"hash"}},
 		"largest_first":   {shop: two, rules: map[string]string{"hash-a": maglev("a.shop.internal", subsets(4)), "hash-b": maglev("b.shop.internal", subsets(11))}, want: []string{"hash-b"}},
 		"equals_by_name":  {shop: two, rules: map[string]string{"hash-a": maglev("a.shop.internal", subsets(9)), "hash-b": maglev("b.shop.internal", subsets(9))}, want: []string{"hash-a"}},
