@@ -48,7 +48,11 @@ func openings(kind mesh.Kind) []opening {
 			{"mode", CodeLostCondition, so, "write the mode", nil},
 		}
 	case mesh.KindRequestAuthentication:
-		return []opening{selected, {"jwtRules.audiences", CodeLostCondition, "so tokens for any audience are accepted", "write the audiences", nil}}
+		return []opening{
+			selected,
+			{"jwtRules.audiences", CodeLostCondition, "so tokens for any audience are accepted", "write the audiences", nil},
+			{"jwtRules.presence", CodeLostCondition, "so requests without a token pass", "write REQUIRED or OPTIONAL", nil},
+		}
 	case mesh.KindTelemetry, mesh.KindProxyConfig:
 		return []opening{selected}
 	case mesh.KindServiceEntry:
