@@ -204,7 +204,7 @@ func translate(policies []Policy, o Options, tcp bool) Rules {
 	slices.SortStableFunc(sorted, func(a, b Policy) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	t := translator{options: o, tcp: tcp, custom: map[string]*Custom{}, faulty: map[string]bool{}}
+	t := translator{options: o, issuers: newIssuers(o.Issuers), tcp: tcp, custom: map[string]*Custom{}, faulty: map[string]bool{}}
 	for i, p := range sorted {
 		twice := i > 0 && sameName(sorted[i-1], p) || i+1 < len(sorted) && sameName(p, sorted[i+1])
 		t.policy(p, twice)

@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"fmt"
 	"strings"
 
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
@@ -16,23 +17,40 @@ const (
 	JWTPayload = "payload"
 )
 
+// maxReadings bounds in how many ways a request principal may be read: each has the text once more.
+const maxReadings = 16
+
+var errReadings = fmt.Errorf("the value has more than %d slashes at which an issuer may end", maxReadings)
+
+// issuers are those of a workload.
+type issuers struct {
+	known   map[string]bool
+	lengths map[int]bool // of them
+}
+
+func newIssuers(list []string) issuers {
+	i := issuers{known: map[string]bool{}, lengths: map[int]bool{}}
+	for _, name := range list {
+		i.known[name], i.lengths[len(name)] = true, true
+	}
+	return i
+}
+
 // requestPrincipal matches the issuer and the subject of a token. Values are ISSUER/SUBJECT,
 // with a star in front or at the end. Both may have slashes: issuers are URLs, and subjects of the
 // tokens of CI systems are paths. As in Istio, the last slash is one way to read a value. Each
 // issuer of the workload that the value begins with is another.
 func (r *rule) requestPrincipal(values []string) (*rbacv3.Principal, error) {
 	all := make([]*rbacv3.Principal, 0, len(values))
-	add := func(issuer, subject *matcherv3.StringMatcher) {
-		all = append(all, principals.and([]*rbacv3.Principal{
-			claim([]string{"iss"}, text(issuer)), claim([]string{"sub"}, text(subject)),
-		}))
-	}
 	for _, v := range values {
-		add(splitPrincipal(v))
-		for _, issuer := range r.options.Issuers {
-			for _, subject := range subjectsOf(v, issuer) {
-				add(exact(issuer), subject)
-			}
+		readings, err := r.issuers.read(v)
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range readings {
+			all = append(all, principals.and([]*rbacv3.Principal{
+				claim([]string{"iss"}, text(one.issuer)), claim([]string{"sub"}, text(one.subject)),
+			}))
 		}
 	}
 	if len(all) == 1 {
@@ -41,28 +59,36 @@ func (r *rule) requestPrincipal(values []string) (*rbacv3.Principal, error) {
 	return principals.or(all), nil
 }
 
-// subjectsOf are the subjects with slashes that a value has where it is of an issuer: one at most, or
-// several if it begins with a star and may end the issuer at several slashes.
-func subjectsOf(value, issuer string) []*matcherv3.StringMatcher {
-	last := strings.LastIndex(value, "/")
-	if end, ends := strings.CutPrefix(value, "*"); ends {
-		var out []*matcherv3.StringMatcher
-		for at := range max(last-1, 0) {
-			if end[at] == '/' && strings.HasSuffix(issuer+"/", end[:at+1]) {
-				out = append(out, exact(end[at+1:]))
-			}
+// reading is one way to read a request principal.
+type reading struct{ issuer, subject *matcherv3.StringMatcher }
+
+// read returns the ways to read a request principal, that of Istio first.
+func (i issuers) read(v string) ([]reading, error) {
+	issuer, subject := splitPrincipal(v)
+	out := []reading{{issuer, subject}}
+	end, ends := strings.CutPrefix(v, "*")
+	for at := range max(strings.LastIndexByte(v, '/'), 0) {
+		switch {
+		case v[at] != '/' || len(i.known) == 0:
+			continue
+		case ends: // any issuer that ends so: only tokens of the workload's come so far
+			out = append(out, reading{pattern("*" + end[:at-1]), exact(end[at:])})
+		case i.lengths[at] && i.known[v[:at]]:
+			out = append(out, reading{exact(v[:at]), subjectAt(v[at+1:])})
 		}
-		return out
+		if len(out) > maxReadings {
+			return nil, errReadings
+		}
 	}
-	subject, of := strings.CutPrefix(value, issuer+"/")
-	switch {
-	case !of || len(issuer) >= last:
-		return nil
-	case strings.HasSuffix(subject, "*"):
-		return []*matcherv3.StringMatcher{patternAtEnd(subject)}
-	default:
-		return []*matcherv3.StringMatcher{exact(subject)}
+	return out, nil
+}
+
+// subjectAt is the subject at the end of a value without a star in front.
+func subjectAt(v string) *matcherv3.StringMatcher {
+	if strings.HasSuffix(v, "*") {
+		return patternAtEnd(v)
 	}
+	return exact(v)
 }
 
 func splitPrincipal(v string) (issuer, subject *matcherv3.StringMatcher) {

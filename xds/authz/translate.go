@@ -22,6 +22,7 @@ var (
 // translator makes the rules of one filter chain.
 type translator struct {
 	options Options
+	issuers issuers
 	// tcp says that the rules are for a network filter, which sees no requests.
 	tcp   bool
 	rules Rules

@@ -307,3 +307,34 @@ func TestRuleNames(t *testing.T) {
 		}
 	}
 }
+
+// TestReadingsOfRequestPrincipalsAreBounded: a value that many issuers begin is a fault, and what it stands for denies.
+func TestReadingsOfRequestPrincipalsAreBounded(t *testing.T) {
+	t.Parallel()
+	var issuers []string
+	for i := range 40 {
+		issuers = append(issuers, "https://a"+strings.Repeat("/x", i))
+	}
+	for value, wrong := range map[string]bool{
+		"https://a" + strings.Repeat("/x", 12):       false,
+		"https://a" + strings.Repeat("/x", 30):       true,
+		"https://b" + strings.Repeat("/x", 4000):     false,
+		"*" + strings.Repeat("/x", 12):               false,
+		"*" + strings.Repeat("/x", 30):               true,
+		"https://a" + strings.Repeat("/x", 30) + "*": true,
+	} {
+		for _, action := range []security.AuthorizationPolicy_Action{security.AuthorizationPolicy_ALLOW, security.AuthorizationPolicy_DENY} {
+			spec := &security.AuthorizationPolicy{Action: action, Rules: []*security.Rule{{From: []*security.Rule_From{{Source: &security.Source{RequestPrincipals: []string{value}}}}}}}
+			got := authz.HTTP([]authz.Policy{{Namespace: "n", Name: "p", Spec: spec}}, authz.Options{Issuers: issuers})
+			if (len(got.Faults) > 0) != wrong {
+				t.Errorf("%v %.30s…: faults %v, want some: %v", action, value, got.Faults, wrong)
+			}
+			if n := len(got.Allow.Enforced.GetPolicies()); action == security.AuthorizationPolicy_ALLOW && wrong && n > 0 {
+				t.Errorf("%.30s…: %d rules allow", value, n)
+			}
+			if n := len(got.Deny.Enforced.GetPolicies()); action == security.AuthorizationPolicy_DENY && n == 0 {
+				t.Errorf("%.30s…: nothing is denied", value)
+			}
+		}
+	}
+}
