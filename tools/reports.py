@@ -86,7 +86,6 @@ REPORTS = {
 # Reports that are not right yet, with what is missing.
 KNOWN = {
     '03-split-destination-rules': 'FL0211 warns of a policy that is in force',
-    '05-subject-with-slash': 'the value is split at its last slash, and nothing warns of it',
     '07-partly-shared-vip': 'a service whose first address is not taken has no listener at its others',
     '09-two-protocols-one-port': 'nothing names two protocols for one port of a workload',
     '11-name-in-static': 'nothing names an address that STATIC cannot use',
