@@ -46,6 +46,49 @@ func TestRestrictedServiceOwnsNothing(t *testing.T) {
 	check("after a restart", nil)
 }
 
+// TestUnseenServiceOwnsNoPort: a service whose address is private in all other namespaces that should see it is seen by
+// none of them, and comes first at no port, also once that changes by another tenant's edit.
+func TestUnseenServiceOwnsNoPort(t *testing.T) {
+	t.Parallel()
+	first, second, private := addressed("a", "first", "10.8.0.0/24"), testService("b", "second", ""), addressed("shop", "private", "10.8.0.1")
+	first.Hostname, second.Hostname = "first.a.example", "second.b.example"
+	first.Ports = []Port{{Name: "p", Number: 3306, Protocol: MySQL}, {Name: "h", Number: 80, Protocol: HTTP}}
+	second.Ports = []Port{{Name: "p", Number: 3306, Protocol: MySQL}, {Name: "t", Number: 80, Protocol: TCP}}
+	first.ExportTo, private.ExportTo = Exports{"shop"}, Exports{"shop"}
+	wider := *first
+	wider.ExportTo, wider.Hash = Exports{"pay", "shop"}, Hash{1}
+	in := Input{
+		Fallback: testMeshConfig(), Bindings: []*Binding{patterns("a", "*.a.example"), patterns("b", "*.b.example"), patterns("shop")},
+		Grants: NewGrants([]Grant{{Name: "10.8.0.0/24", Namespace: "a"}}),
+	}
+	both := []uint32{80, 3306}
+	for _, step := range []struct {
+		when  string
+		first *Service
+		shop  []*Service
+		want  []uint32
+	}{
+		{"at once", first, []*Service{private}, nil},
+		{"without the private service", first, nil, both},
+		{"with it again", first, []*Service{private}, nil},
+		{"seen by another namespace", &wider, []*Service{private}, both},
+		{"not seen again", first, []*Service{private}, nil},
+	} {
+		in.Fragments = []*Fragment{{Services: []*Service{step.first}}, {Services: []*Service{second}}, {Services: step.shop}}
+		s := Merge(in)
+		in.Prev = nil
+		if anew := Merge(in); fingerprint(t, s) != fingerprint(t, anew) {
+			t.Errorf("%s, the snapshot differs from one built from nothing: %s", step.when, difference(s, anew))
+		}
+		in.Prev = s
+		for _, svc := range s.Services {
+			if svc.Name == "second" && !slices.Equal(svc.Yields, step.want) {
+				t.Errorf("%s, the other's service yields at %v, want %v", step.when, svc.Yields, step.want)
+			}
+		}
+	}
+}
+
 // TestAddressOfALostHostIsDecidedAgain has services come and go, so that one loses its host
 // to a source for the whole mesh, and its address and its other names to whoever is next.
 func TestAddressOfALostHostIsDecidedAgain(t *testing.T) {

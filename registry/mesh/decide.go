@@ -29,7 +29,7 @@ func (w *restricter) decideServices() bool {
 	for i, list := range deltas {
 		for _, d := range list {
 			was := w.restrictions.services.get(d.Old)
-			if d.Old == d.New && (was != nil && was.restricted) != w.owners.isRestricted(i, d.New) {
+			if d.Old == d.New && (was != nil && was.unseen) != w.owners.isUnseen(i, d.New) {
 				w.markPortsOf(d.New)
 			}
 		}

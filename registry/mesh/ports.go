@@ -181,7 +181,7 @@ func (o *owners) comesBehind(q portKey) bool {
 		}
 		first := func(http bool) func(*Service) bool {
 			return func(x *Service) bool {
-				return !b.has(x.Namespace) && o.comesFirst(i, x, http, q) && !o.isRestricted(i, x)
+				return !b.has(x.Namespace) && o.comesFirst(i, x, http, q) && !o.isUnseen(i, x)
 			}
 		}
 		c := &o.claims[i]
@@ -190,6 +190,19 @@ func (o *owners) comesBehind(q portKey) bool {
 		}
 	}
 	return false
+}
+
+// isUnseen reports whether no other namespace sees a bound source's service, which therefore has no port: it is
+// restricted, or all that it is exported to have one of its addresses in a service of their own.
+func (o *owners) isUnseen(source int, svc *Service) bool {
+	if o.isRestricted(source, svc) {
+		return true
+	}
+	if o.forAll(svc) {
+		return false
+	}
+	private := o.privateAddresses(source, svc.Namespace, addressNames(svc))
+	return len(private) > 0 && onlyOwn(exportsWithout(svc.ExportTo, o.defaults, svc.Namespace, namespacesOf(private)), o.defaults, svc.Namespace)
 }
 
 // unboundAt reports whether an unbound source or a catalog has a service at a port that does not share it.

@@ -29,10 +29,10 @@ type restrictions struct {
 
 // decision is the result for one object. out depends on sign and the object alone.
 type decision[T object] struct {
-	sign       string
-	out        []T
-	conflicts  []Conflict
-	restricted bool // hidden from other namespaces, because it has a name that belongs to another
+	sign      string
+	out       []T
+	conflicts []Conflict
+	unseen    bool // no other namespace sees it, see [owners.isUnseen]
 }
 
 // newestDate is the creation date of objects that rank behind all others.
@@ -369,14 +369,15 @@ func (w *restricter) service(source int, svc *Service, was *decision[*Service]) 
 	v, created := &decision[*Service]{sign: "service"}, newestDate()
 	exports := ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
 	if r := w.owners.service(source, svc); r != nil {
-		v.restricted, v.conflicts = true, []Conflict{foreignHostConflict(&svc.Meta, svc.Hostname, r, w.owners.advise(source, svc.Hostname.canonical(), svc.Namespace, true))}
+		v.unseen, v.conflicts = true, []Conflict{foreignHostConflict(&svc.Meta, svc.Hostname, r, w.owners.advise(source, svc.Hostname.canonical(), svc.Namespace, true))}
 	} else if a, r := w.owners.serviceAddress(source, svc); r != nil {
-		v.restricted, v.conflicts = true, []Conflict{foreignAddressConflict(&svc.Meta, a, r, w.owners.advise(source, a, svc.Namespace, true))}
+		v.unseen, v.conflicts = true, []Conflict{foreignAddressConflict(&svc.Meta, a, r, w.owners.advise(source, a, svc.Namespace, true))}
 	} else if private := w.owners.privateAddresses(source, svc.Namespace, addressNames(svc)); len(private) > 0 {
 		without := namespacesOf(private)
 		v.conflicts = []Conflict{privateAddressConflict(&svc.Meta, addressNames(svc)[0], private[0], w.owners.advise(source, addressNames(svc)[0], svc.Namespace, true))}
 		v.sign = fmt.Sprintf("service without %q", without)
 		exports, created = exportsWithout(svc.ExportTo, w.exports[0], svc.Namespace, without), svc.Created
+		v.unseen = onlyOwn(exports, w.exports[0], svc.Namespace)
 	} else {
 		exports, created = svc.ExportTo, svc.Created
 	}
