@@ -162,6 +162,40 @@ func TestPrivateAddresses(t *testing.T) {
 	}
 }
 
+// TestPrivateAddressTakesNone: a service has an address by a grant, and the only namespace that it is for has the address
+// to itself. So nobody else sees the service; the address stays its source's, also for routes of another of its
+// namespaces. An endpoint of an unbound source there takes it from neither, and without the grant nobody gets the routes.
+func TestPrivateAddressTakesNone(t *testing.T) {
+	t.Parallel()
+	private, service := withEndpoint("shop", "db"), addressed("ns2", "a", "10.96.0.5")
+	private.ExportTo, service.ExportTo = Exports{"shop"}, Exports{"shop"}
+	granted := NewGrants([]Grant{{Name: "10.96.0.5", Namespace: "ns2"}})
+	for _, c := range []struct {
+		grants  *Grants
+		private []*Service
+		want    map[string][]string
+	}{
+		{granted, []*Service{private}, map[string][]string{"shop": nil, "ns2": {"ns1"}, "third": {"ns1"}}},
+		{granted, nil, map[string][]string{"shop": {"ns1"}, "ns2": {"ns1"}, "third": {"ns1"}}},
+		{nil, []*Service{private}, map[string][]string{"shop": nil, "ns2": nil, "third": nil}},
+	} {
+		s := Merge(Input{
+			Fallback: testMeshConfig(), Grants: c.grants,
+			Bindings: []*Binding{{Namespaces: []string{"ns1", "ns2"}, Hosts: []Hostname{"own.ns1.example", "*.ns2.example"}}, {Namespaces: []string{"shop"}}, nil},
+			Fragments: []*Fragment{
+				{Services: []*Service{service}, VirtualServices: []*VirtualService{matching("ns1", "10.96.0.5")}},
+				{Services: c.private},
+				{Services: []*Service{withEndpoint("ns2", "b")}},
+			},
+		})
+		for ns, want := range c.want {
+			if got := routesSeenFrom(s, ns); !slices.Equal(got, want) {
+				t.Errorf("granted %v, private %v: %s sees routes of %v, want %v; conflicts %v", c.grants != nil, len(c.private), ns, got, want, s.Conflicts)
+			}
+		}
+	}
+}
+
 // TestAddressPatterns: a pattern says whose addresses are, whoever else has one, and nobody else has any.
 func TestAddressPatterns(t *testing.T) {
 	t.Parallel()

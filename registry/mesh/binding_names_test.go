@@ -109,16 +109,50 @@ func (l *life) addressOfOthers(s *Snapshot, source int, namespace string, a Host
 	return ""
 }
 
-// holdsAddress reports whether a service of the source, or of the namespace, has exactly an address, and is seen by others.
+// holdsAddress reports whether a service of the source, or of the namespace, has exactly an address, and is seen by others,
+// or would be if none of them had such an address to itself.
 func (l *life) holdsAddress(s *Snapshot, source int, namespace string, a Hostname) bool {
 	holds := false
 	l.servicesForOthers(func(i int, svc *Service) bool {
 		if slices.Contains(addressNames(svc), a) && (svc.Namespace == namespace || i == source && l.bindings[i].has(svc.Namespace)) {
-			holds = l.bindings[i] == nil || l.seen(s, svc)
+			holds = l.bindings[i] == nil || l.seen(s, svc) || l.keptAway(s, i, svc)
 		}
 		return !holds
 	})
 	return holds
+}
+
+// keptAway reports whether a service has its host and all of its addresses for others, and all whom it names have such an
+// address to themselves. They do not see it then, and take it from nobody.
+func (l *life) keptAway(s *Snapshot, source int, svc *Service) bool {
+	h, names := svc.Hostname.canonical(), addressNames(svc)
+	ofOthers := func(a Hostname) bool { return l.addressOfOthers(s, source, svc.Namespace, a) != "" }
+	if l.declaredUnbound(svc.Namespace, h) || !isAddress(h) && !l.ownHost(s, source, h) || slices.ContainsFunc(names, ofOthers) {
+		return false
+	}
+	to := audienceOf(svc.ExportTo, l.config.Spec.GetDefaultServiceExportTo(), svc.Namespace)
+	return !to.all && !slices.ContainsFunc(to.namespaces, func(ns string) bool {
+		return ns != svc.Namespace && (l.bindings[source].has(ns) || !l.hasToItself(ns, names))
+	})
+}
+
+// hasToItself reports whether a service that a namespace alone sees has an address, or an endpoint, within some addresses.
+func (l *life) hasToItself(namespace string, addresses []Hostname) bool {
+	defaults := l.config.Spec.GetDefaultServiceExportTo()
+	for _, objects := range l.objects {
+		for _, x := range objects {
+			svc, is := x.(*Service)
+			if !is || svc.Namespace != namespace || l.forOthers(svc) || !exportedTo(svc.ExportTo, defaults, namespace, namespace) {
+				continue
+			}
+			for _, a := range append(addressNames(svc), inlineNames(svc)...) {
+				if slices.ContainsFunc(addresses, func(x Hostname) bool { return overlapping(x, a) }) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // seen reports whether others see a service. One that another object with its key replaces counts, too.
