@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -133,7 +134,13 @@ func startWith(tb testing.TB, uid uint32, change func(*Config)) *Server {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	envoytest.Eventually(tb, deadline, func() error { _, err := os.Stat(s.c.Socket); return err })
+	envoytest.Eventually(tb, deadline, func() error { // the file is there before somebody listens
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.c.Socket)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	})
 	return s
 }
 
