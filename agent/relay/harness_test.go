@@ -378,7 +378,13 @@ func (h *host) relay() (r *Relay, stop func()) {
 		})
 	}
 	h.tb.Cleanup(stop)
-	envoytest.Eventually(h.tb, deadline, func() error { _, err := os.Stat(h.cfg.Socket); return err })
+	envoytest.Eventually(h.tb, deadline, func() error { // the file is there before somebody listens
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", h.cfg.Socket)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	})
 	return r, stop
 }
 
