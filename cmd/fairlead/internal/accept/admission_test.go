@@ -235,59 +235,64 @@ func TestClosedConnectionsLeaveTheQueue(t *testing.T) {
 func TestAdmissionAtRandom(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		a := newAdmission()
-		a.most = 1 + r.IntN(3)
-		var wait, compute []*waiter
-		began := 0
-		for range 2000 {
-			switch r.IntN(4) {
-			case 0, 1:
-				wait = append(wait, a.enter(strconv.Itoa(r.IntN(5)), r.IntN(2) == 0, there))
-			case 2:
-				if len(compute) > 0 {
-					a.leave()
-					compute = compute[1:]
+		synctest.Test(t, func(t *testing.T) { admissionAtRandom(t, seed) }) // no handshake stalls while the test waits for a CPU
+	}
+}
+
+func admissionAtRandom(t *testing.T, seed uint64) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 0))
+	a := newAdmission()
+	a.most = 1 + r.IntN(3)
+	var wait, compute []*waiter
+	began := 0
+	for range 2000 {
+		switch r.IntN(4) {
+		case 0, 1:
+			wait = append(wait, a.enter(strconv.Itoa(r.IntN(5)), r.IntN(2) == 0, there))
+		case 2:
+			if len(compute) > 0 {
+				a.leave()
+				compute = compute[1:]
+			}
+		case 3:
+			if len(wait) > 0 {
+				i := r.IntN(len(wait))
+				if w := wait[i]; a.forget(w) {
+					a.leave() // it was given meanwhile
 				}
-			case 3:
-				if len(wait) > 0 {
-					i := r.IntN(len(wait))
-					if w := wait[i]; a.forget(w) {
-						a.leave() // it was given meanwhile
-					}
-					wait = append(wait[:i], wait[i+1:]...)
-				}
-			}
-			var still []*waiter
-			for _, w := range wait {
-				if begun(w) {
-					compute, began = append(compute, w), began+1
-				} else {
-					still = append(still, w)
-				}
-			}
-			if wait = still; a.computing != len(compute) || len(compute) > a.most {
-				t.Fatalf("seed %d: %d compute, of %d; %d are counted", seed, len(compute), a.most, a.computing)
-			}
-			if len(wait) > 0 && len(compute) < a.most {
-				t.Fatalf("seed %d: %d wait for nothing", seed, len(wait))
+				wait = append(wait[:i], wait[i+1:]...)
 			}
 		}
-		a.end()
-		for range compute {
-			a.leave()
-		}
-		for a.computing > 0 {
-			a.leave()
-		}
-		for i := range a.queues {
-			if q := &a.queues[i]; len(q.groups) > 0 || q.order.Len() > 0 || a.waiting() != 0 {
-				t.Errorf("seed %d: %d addresses are left", seed, len(q.groups))
+		var still []*waiter
+		for _, w := range wait {
+			if begun(w) {
+				compute, began = append(compute, w), began+1
+			} else {
+				still = append(still, w)
 			}
 		}
-		if began == 0 {
-			t.Errorf("seed %d: nothing began", seed)
+		if wait = still; a.computing != len(compute) || len(compute) > a.most {
+			t.Fatalf("seed %d: %d compute, of %d; %d are counted", seed, len(compute), a.most, a.computing)
 		}
+		if len(wait) > 0 && len(compute) < a.most {
+			t.Fatalf("seed %d: %d wait for nothing", seed, len(wait))
+		}
+	}
+	a.end()
+	for range compute {
+		a.leave()
+	}
+	for a.computing > 0 {
+		a.leave()
+	}
+	for i := range a.queues {
+		if q := &a.queues[i]; len(q.groups) > 0 || q.order.Len() > 0 || a.waiting() != 0 {
+			t.Errorf("seed %d: %d addresses are left", seed, len(q.groups))
+		}
+	}
+	if began == 0 {
+		t.Errorf("seed %d: nothing began", seed)
 	}
 }
 
